@@ -1,0 +1,583 @@
+"""Beam search against enumeration, a plain numpy search and hand-drawn chains.
+
+The test model is the hardest for a cache: its logits depend on every token fed so far,
+read from the cache alone. A beam reordered wrongly gives wrong log-probabilities.
+"""
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.decoding.beam_search import (
+    Hypotheses,
+    beam_search,
+    length_penalty,
+)
+
+PAD = START = 0  # never predicted by the test model
+END = 2
+NUM_KEYS = 97
+KEY_WEIGHTS = np.array([3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41])
+
+
+class HistoryModel(NamedTuple):
+    """Logits of the next token as a table looked up by a key of the whole history."""
+
+    logits: np.ndarray  # float32 [sentences, keys, vocab]
+
+    def next_log_probs(self, sentence: int, prefix: Sequence[int]) -> np.ndarray:
+        """Log-probabilities in float64 of the token after `prefix`."""
+        fed = np.array([START, *prefix])
+        key = np.sum((fed + 1) * KEY_WEIGHTS[: len(fed)]) % NUM_KEYS
+        logits = self.logits[sentence, key].astype(np.float64)
+        return logits - np.log(np.sum(np.exp(logits)))
+
+    def log_prob(self, sentence: int, tokens: Sequence[int]) -> float:
+        return sum(
+            self.next_log_probs(sentence, tokens[:i])[token]
+            for i, token in enumerate(tokens)
+        )
+
+    def step(self, tokens, position, cache):
+        history = cache["history"].at[:, :, position].set(tokens)
+        weights = jnp.asarray(KEY_WEIGHTS[: history.shape[-1]])
+        key = jnp.sum((history + 1) * weights[None, None], axis=-1) % NUM_KEYS
+        logits = jnp.asarray(self.logits)[cache["sentence"], key]
+        return logits, {**cache, "history": history}
+
+
+def random_model(
+    seed: int, *, num_sentences: int, num_tokens: int, vocab_size: int = 0
+) -> HistoryModel:
+    """Tokens 1 to `num_tokens` are possible, the rest of the vocabulary is not."""
+    vocab_size = vocab_size or 1 + num_tokens
+    logits = np.full((num_sentences, NUM_KEYS, vocab_size), -np.inf, np.float32)
+    rng = np.random.default_rng(seed)
+    logits[:, :, 1 : num_tokens + 1] = 1.5 * rng.normal(
+        size=(num_sentences, NUM_KEYS, num_tokens)
+    )
+    return HistoryModel(logits)
+
+
+def start_cache(sentences: Sequence[int], *, beam_size: int, max_length: int):
+    batch = len(sentences)
+    return {
+        "history": jnp.full((batch, beam_size, max_length), -1, jnp.int32),
+        "sentence": jnp.tile(jnp.asarray(sentences)[:, None], (1, beam_size)),
+    }
+
+
+class Found(NamedTuple):
+    """The fields of `Hypotheses` as numpy arrays."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    log_probs: np.ndarray
+    scores: np.ndarray
+    is_finished: np.ndarray
+
+
+def on_host(found: Hypotheses) -> Found:
+    return Found(*(np.asarray(getattr(found, field)) for field in Found._fields))
+
+
+def search(
+    model: HistoryModel,
+    sentences: Sequence[int],
+    max_lengths: Sequence[int],
+    *,
+    beam_size: int,
+    max_length: int = 0,
+    step=None,
+    **options,
+) -> Found:
+    """Searches the given sentences of a model; the result on the host."""
+    max_length = max_length or max(max_lengths)
+    found = beam_search(
+        step or model.step,
+        start_cache(sentences, beam_size=beam_size, max_length=max_length),
+        start_id=START,
+        end_id=END,
+        pad_id=PAD,
+        beam_size=beam_size,
+        max_lengths=jnp.asarray(max_lengths),
+        max_length=max_length,
+        **options,
+    )
+    return on_host(found)
+
+
+def tokens_of(found: Found, sentence: int, rank: int) -> tuple[int, ...]:
+    length = found.lengths[sentence, rank]
+    return tuple(int(t) for t in found.tokens[sentence, rank, :length])
+
+
+def penalty(length: int, alpha: float) -> float:
+    return ((5 + length) / 6) ** alpha
+
+
+class Hypothesis(NamedTuple):
+    tokens: tuple[int, ...]
+    log_prob: float
+    score: float
+    is_finished: bool
+
+
+def enumerate_finished(
+    model: HistoryModel, sentence: int, limit: int, *, num_tokens: int, alpha: float
+) -> list[Hypothesis]:
+    """Every sequence that ends within the limit, best score first."""
+    others = [t for t in range(1, num_tokens + 1) if t != END]
+    found = []
+    for length in range(1, limit + 1):
+        for body in itertools.product(others, repeat=length - 1):
+            tokens = (*body, END)
+            log_prob = model.log_prob(sentence, tokens)
+            score = log_prob / penalty(length, alpha)
+            found.append(Hypothesis(tokens, log_prob, score, True))
+    return sorted(found, key=lambda h: -h.score)
+
+
+def search_with_lists(
+    model: HistoryModel, sentence: int, limit: int, *, beam_size: int, alpha: float
+) -> list[Hypothesis]:
+    """The search as its docstring tells it, but never stopping before the limit."""
+    alive: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    finished: list[Hypothesis] = []
+    for length in range(1, limit + 1):
+        continuations = []
+        for tokens, log_prob in alive:
+            for token, token_log_prob in enumerate(
+                model.next_log_probs(sentence, tokens)
+            ):
+                if np.isfinite(token_log_prob):
+                    continuations.append(
+                        ((*tokens, token), float(log_prob + token_log_prob))
+                    )
+        continuations.sort(key=lambda c: -c[1])
+        best = continuations[: 2 * beam_size if beam_size > 1 else 1]
+        alive = [c for c in best if c[0][-1] != END][:beam_size]
+        finished += [
+            Hypothesis(tokens, log_prob, log_prob / penalty(length, alpha), True)
+            for tokens, log_prob in best
+            if tokens[-1] == END
+        ]
+        finished = sorted(finished, key=lambda h: -h.score)[:beam_size]
+    cut_off = [Hypothesis(t, p, p / penalty(limit, alpha), False) for t, p in alive]
+    return (finished + cut_off)[:beam_size]
+
+
+def assert_ranks_equal(found: Found, row: int, expected: Sequence[Hypothesis]) -> None:
+    for rank, hypothesis in enumerate(expected):
+        assert tokens_of(found, row, rank) == hypothesis.tokens
+        assert found.is_finished[row, rank] == hypothesis.is_finished
+        np.testing.assert_allclose(
+            found.log_probs[row, rank], hypothesis.log_prob, rtol=1e-5, atol=1e-6
+        )
+        np.testing.assert_allclose(
+            found.scores[row, rank], hypothesis.score, rtol=1e-5, atol=1e-6
+        )
+
+
+def assert_identical(found, expected) -> None:
+    """Bit by bit, for `Found` and `Hypotheses`."""
+    for leaf, expected_leaf in zip(
+        jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
+    ):
+        np.testing.assert_array_equal(leaf, expected_leaf)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_wide_beam_finds_the_best_of_all_sequences(alpha):
+    # 4^4 prefixes of 4 tokens have 5 continuations each: 1280 = 2 * 640 candidates,
+    # so a beam of 640 drops nothing. Impossible tokens fill up the vocabulary.
+    num_tokens, limit, beam_size = 5, 5, 640
+    model = random_model(
+        3, num_sentences=2, num_tokens=num_tokens, vocab_size=beam_size + 1
+    )
+    found = search(
+        model,
+        [0, 1],
+        [limit, limit],
+        beam_size=beam_size,
+        length_penalty=alpha,
+        num_hypotheses=3,
+    )
+    for sentence in range(2):
+        expected = enumerate_finished(
+            model, sentence, limit, num_tokens=num_tokens, alpha=alpha
+        )
+        assert_ranks_equal(found, sentence, expected[:3])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("beam_size", [1, 2, 3, 7])
+def test_every_hypothesis_equals_a_search_with_lists(beam_size, alpha):
+    limits = [7, 1, 5, 11, 3]
+    model = random_model(5, num_sentences=5, num_tokens=6)
+    found = search(
+        model,
+        range(5),
+        limits,
+        beam_size=beam_size,
+        length_penalty=alpha,
+        num_hypotheses=beam_size,  # so that every slot is exact
+    )
+    for sentence, limit in enumerate(limits):
+        expected = search_with_lists(
+            model, sentence, limit, beam_size=beam_size, alpha=alpha
+        )
+        assert_ranks_equal(found, sentence, expected)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+def test_a_beam_of_one_is_argmax_decoding(alpha):
+    limits = [2, 11, 3, 11, 3, 11, 2]
+    model = random_model(7, num_sentences=7, num_tokens=4)
+    found = search(model, range(7), limits, beam_size=1, length_penalty=alpha)
+    for sentence, limit in enumerate(limits):
+        expected: list[int] = []
+        while len(expected) < limit and END not in expected:
+            log_probs = model.next_log_probs(sentence, expected)
+            expected.append(int(np.argmax(log_probs)))
+        assert tokens_of(found, sentence, 0) == tuple(expected)
+        assert found.is_finished[sentence, 0] == (END in expected)
+    assert found.is_finished.any()
+    assert not found.is_finished.all()
+
+
+@pytest.mark.parametrize("num_hypotheses", [1, 3])
+def test_an_early_stop_loses_nothing_and_saves_steps(num_hypotheses):
+    limit, beam_size, num_sentences = 11, 3, 7
+    model = random_model(11, num_sentences=num_sentences, num_tokens=4)
+    positions: list[int] = []
+    run = jax.jit(
+        lambda cache: beam_search(
+            recording_step(model, positions),
+            cache,
+            start_id=START,
+            end_id=END,
+            beam_size=beam_size,
+            max_lengths=jnp.array([limit]),
+            max_length=limit,
+            num_hypotheses=num_hypotheses,
+        )
+    )
+    saved_steps = 0
+    for sentence in range(num_sentences):
+        positions.clear()
+        cache = start_cache([sentence], beam_size=beam_size, max_length=limit)
+        found = on_host(run(cache))
+        jax.effects_barrier()
+        expected = search_with_lists(
+            model, sentence, limit, beam_size=beam_size, alpha=0.6
+        )
+        assert_ranks_equal(found, 0, expected[:num_hypotheses])
+        assert positions == list(range(len(positions)))
+        saved_steps += limit - len(positions)
+    assert saved_steps > num_sentences  # more than one step a sentence
+
+
+def recording_step(model: HistoryModel, positions: list[int]):
+    """The model's step, which also appends each position it is called at."""
+
+    def step(tokens, position, cache):
+        jax.debug.callback(lambda p: positions.append(int(p)), position, ordered=True)
+        return model.step(tokens, position, cache)
+
+    return step
+
+
+def chain_step(probabilities):
+    """A Markov chain: row = last token, column = next token."""
+    logits = jnp.log(jnp.asarray(probabilities, jnp.float32))
+    return lambda tokens, position, cache: (logits[tokens], cache)
+
+
+def search_chain(
+    step, limit: int, *, beam_size: int, end_id: int, alpha=0.6, num_hypotheses=1
+) -> Found:
+    found = beam_search(
+        step,
+        {},
+        start_id=0,
+        end_id=end_id,
+        beam_size=beam_size,
+        max_lengths=jnp.array([limit]),
+        max_length=limit,
+        length_penalty=alpha,
+        num_hypotheses=num_hypotheses,
+    )
+    return on_host(found)
+
+
+def test_a_beam_of_two_finds_the_path_that_greedy_misses():
+    #        0.6       0.5
+    #  start ---> 1 -------> 3 ---> end     0.30, and the same through 4
+    #        \          \--> 4 ---> end
+    #    0.4  \--> 2 ------> 4 ---> end     0.40
+    start, end = 0, 5
+    chain = np.zeros((6, 6))
+    chain[start, [1, 2]] = 0.6, 0.4
+    chain[1, [3, 4]] = 0.5
+    chain[2, 4] = 1.0
+    chain[[3, 4], end] = 1.0
+    chain[end, end] = 1.0  # never fed
+
+    greedy = search_chain(chain_step(chain), 5, beam_size=1, end_id=end)
+    best = search_chain(chain_step(chain), 5, beam_size=2, end_id=end)
+
+    assert tokens_of(greedy, 0, 0) == (1, 3, end)
+    assert tokens_of(best, 0, 0) == (2, 4, end)
+    np.testing.assert_allclose(np.exp(greedy.log_probs[0, 0]), 0.3, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(best.log_probs[0, 0]), 0.4, rtol=1e-5)
+
+
+def test_a_longer_hypothesis_may_still_overtake_a_finished_one():
+    # The end at once and ten certain steps are as likely, 1/2. Per length penalty the
+    # long one is better, although at the first step it is level with the finished one.
+    end, last = 11, 10
+    chain = np.zeros((12, 12))
+    chain[0, [1, end]] = 0.5
+    for token in range(1, last):
+        chain[token, token + 1] = 1.0
+    chain[last, end] = 1.0
+    chain[end, end] = 1.0  # never fed
+
+    short = search_chain(chain_step(chain), 13, beam_size=2, end_id=end, alpha=0.0)
+    long = search_chain(chain_step(chain), 13, beam_size=2, end_id=end, alpha=0.6)
+
+    assert tokens_of(short, 0, 0) == (end,)
+    assert tokens_of(long, 0, 0) == (*range(1, last + 1), end)
+
+
+def test_ties_go_to_the_lower_token_and_to_the_better_beam():
+    # Token 0, token 1: equally likely. The end: impossible. Of the four equal pairs,
+    # three fit in the beam.
+    found = search_chain(
+        chain_step([[0.5, 0.5, 0]] * 3), 2, beam_size=3, end_id=2, num_hypotheses=3
+    )
+    assert [tokens_of(found, 0, rank) for rank in range(3)] == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_each_sentence_stops_at_its_own_limit():
+    model = random_model(13, num_sentences=4, num_tokens=5)
+    model.logits[:, :, END] = -np.inf  # nothing ever finishes
+    limits = [3, 7, 0, 11]
+    positions: list[int] = []
+    found = search(
+        model,
+        range(4),
+        [*limits[:3], 99],  # cut to max_length
+        beam_size=2,
+        max_length=11,
+        step=recording_step(model, positions),
+    )
+    jax.effects_barrier()
+    assert found.lengths[:, 0].tolist() == limits
+    assert not found.is_finished.any()
+    assert positions == list(range(11))
+    for sentence, limit in enumerate(limits):
+        assert np.all(found.tokens[sentence, :, :limit] != PAD) or limit == 0
+        assert np.all(found.tokens[sentence, :, limit:] == PAD)
+    # A limit of 0: one hypothesis, the empty one, and an empty slot.
+    assert found.scores[2].tolist() == [0.0, -np.inf]
+
+
+def test_an_unfinished_hypothesis_never_displaces_a_finished_one():
+    # [end] has probability 0.1, [1, end] 0.09, and [1, 1], cut off at the limit, 0.81.
+    found = search_chain(
+        chain_step([[0, 0.9, 0.1]] * 3),
+        2,
+        beam_size=3,
+        end_id=2,
+        alpha=0.0,
+        num_hypotheses=3,
+    )
+    assert [tokens_of(found, 0, rank) for rank in range(3)] == [(2,), (1, 2), (1, 1)]
+    assert found.is_finished[0].tolist() == [True, True, False]
+    assert found.scores[0, 2] > found.scores[0, 0]
+
+
+def test_slots_without_any_hypothesis_are_empty():
+    found = search_chain(
+        chain_step([[0, 0, 1.0]] * 3), 5, beam_size=3, end_id=2, num_hypotheses=3
+    )
+    assert found.tokens[0].tolist() == [[2, 0, 0, 0, 0], [0] * 5, [0] * 5]
+    assert found.lengths[0].tolist() == [1, 0, 0]
+    assert found.log_probs[0].tolist() == [0.0, -np.inf, -np.inf]
+    assert found.scores[0].tolist() == [0.0, -np.inf, -np.inf]
+    assert found.is_finished[0].tolist() == [True, False, False]
+
+
+def test_a_hypothesis_does_not_depend_on_its_neighbours():
+    model = random_model(17, num_sentences=7, num_tokens=6)
+    limits = [7, 11, 5, 3, 11, 2, 11]
+    run = partial(search, model, beam_size=3, max_length=11, num_hypotheses=2)
+
+    together = run(range(7), limits)
+    order = [4, 0, 6, 2, 5, 1, 3]
+    permuted = run(order, [limits[sentence] for sentence in order])
+    assert_identical(permuted, jax.tree.map(lambda leaf: leaf[order], together))
+
+    for sentence in [0, 1, 3]:  # other neighbours, and another batch size
+        pair = run([sentence, (sentence + 3) % 7], [limits[sentence], 11])
+        assert_identical(
+            jax.tree.map(lambda leaf: leaf[0], pair),
+            jax.tree.map(lambda leaf, row=sentence: leaf[row], together),
+        )
+
+
+def test_a_done_sentence_ignores_what_the_step_returns_for_it():
+    model = random_model(19, num_sentences=3, num_tokens=6)
+    limits = [3, 2, 11]
+    expected = search(model, range(3), limits, beam_size=2)
+
+    def step(tokens, position, cache):
+        logits, cache = model.step(tokens, position, cache)
+        is_over = position >= jnp.asarray(limits)[:, None, None]
+        return jnp.where(is_over, jnp.nan, logits), cache
+
+    found = search(model, range(3), limits, beam_size=2, step=step)
+    assert_identical(found, expected)
+
+
+def test_the_cache_follows_its_hypothesis():
+    # The model reads its history from the cache, so a log-probability that equals the
+    # tokens' own, scored from scratch, has seen exactly these tokens.
+    model = random_model(23, num_sentences=3, num_tokens=6)
+    found = search(model, range(3), [11] * 3, beam_size=5, num_hypotheses=5)
+    for sentence, rank in itertools.product(range(3), range(5)):
+        tokens = tokens_of(found, sentence, rank)
+        np.testing.assert_allclose(
+            found.log_probs[sentence, rank],
+            model.log_prob(sentence, tokens),
+            rtol=1e-5,
+        )
+
+
+def test_every_leaf_of_the_cache_is_reordered_along_the_beam_axis():
+    # One leaf counts the tokens fed, one sums them; their difference from the truth,
+    # known from the history leaf, would turn the logits into NaN.
+    model = random_model(29, num_sentences=2, num_tokens=6)
+    max_length, beam_size = 7, 3
+    run = partial(
+        beam_search,
+        start_id=START,
+        end_id=END,
+        beam_size=beam_size,
+        max_lengths=jnp.array([7, 5]),
+        max_length=max_length,
+    )
+    cache = start_cache([0, 1], beam_size=beam_size, max_length=max_length)
+    expected = run(model.step, cache)
+
+    def step(tokens, position, cache):
+        logits, model_cache = model.step(tokens, position, cache["model"])
+        nested, sums = cache["layers"]
+        nested = nested.at[:, :, :, position].set(tokens[..., None].astype(jnp.float32))
+        sums = sums + tokens.astype(sums.dtype)
+        history = model_cache["history"]
+        is_right = jnp.all(nested == jnp.maximum(history, 0)[:, :, None], axis=(2, 3))
+        is_right &= sums == jnp.sum(jnp.maximum(history, 0), axis=-1)
+        logits = jnp.where(is_right[..., None], logits, jnp.nan)
+        return logits, {"model": model_cache, "layers": (nested, sums)}
+
+    layers = (
+        jnp.zeros((2, beam_size, 5, max_length), jnp.float32),
+        jnp.zeros((2, beam_size), jnp.bfloat16),
+    )
+    found = run(step, {"model": cache, "layers": layers})
+    assert_identical(found, expected)
+
+
+def test_jit_with_static_options_changes_nothing():
+    model = random_model(31, num_sentences=3, num_tokens=6)
+    cache = start_cache(range(3), beam_size=2, max_length=7)
+    options = {
+        "start_id": START,
+        "end_id": END,
+        "beam_size": 2,
+        "max_length": 7,
+        "length_penalty": 1.0,
+        "num_hypotheses": 2,
+        "pad_id": PAD,
+    }
+    traces = []
+
+    def step(tokens, position, cache):
+        traces.append(position)
+        return model.step(tokens, position, cache)
+
+    jitted = jax.jit(
+        lambda cache, max_lengths, **options: beam_search(
+            step, cache, max_lengths=max_lengths, **options
+        ),
+        static_argnames=tuple(options),
+    )
+    max_lengths = jnp.array([7, 5, 3])
+    found = jitted(cache, max_lengths, **options)
+    expected = beam_search(step, cache, max_lengths=max_lengths, **options)
+    assert_identical(found, expected)
+
+    num_traces = len(traces)
+    jitted(cache, jnp.array([2, 7, 1]), **options)  # other limits, the same program
+    assert len(traces) == num_traces
+
+
+def test_bfloat16_logits_are_summed_in_float32():
+    model = random_model(37, num_sentences=2, num_tokens=6)
+    rounded = HistoryModel(
+        np.asarray(jnp.asarray(model.logits, jnp.bfloat16).astype(jnp.float32))
+    )
+
+    def step(tokens, position, cache):
+        logits, cache = rounded.step(tokens, position, cache)
+        return logits.astype(jnp.bfloat16), cache
+
+    found = search(model, [0, 1], [7, 7], beam_size=3, step=step)
+    expected = search(rounded, [0, 1], [7, 7], beam_size=3)
+    assert found.log_probs.dtype == np.float32
+    np.testing.assert_array_equal(found.tokens, expected.tokens)
+    np.testing.assert_array_equal(found.log_probs, expected.log_probs)
+
+
+def test_length_penalty_is_the_one_of_gnmt():
+    lengths = jnp.array([1, 7, 13])
+    np.testing.assert_allclose(length_penalty(lengths, 1.0), [1.0, 2.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(length_penalty(lengths, 2.0), [1.0, 4.0, 9.0], rtol=1e-6)
+    np.testing.assert_array_equal(length_penalty(lengths, 0.0), [1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 0}, "beam_size is 0, expected at least 1"),
+        ({"beam_size": 6}, "beam_size is 6, expected at most 5"),
+        ({"end_id": 5}, "end_id is 5, expected 0 to 4"),
+        ({"max_length": 0}, "max_length is 0, expected at least 1"),
+        ({"num_hypotheses": 4}, "num_hypotheses is 4, expected 1 to beam_size = 3"),
+        ({"num_hypotheses": 0}, "num_hypotheses is 0, expected 1 to beam_size = 3"),
+        ({"length_penalty": -0.1}, "length_penalty is -0.1, expected a finite"),
+        ({"length_penalty": float("nan")}, "length_penalty is nan, expected a finite"),
+        ({"cache": {"key": jnp.zeros((2, 7))}}, r"cache\['key'\] has shape \(2, 7\)"),
+        ({"cache": {"key": jnp.zeros(2)}}, r"expected \[batch = 2, beam = 3, ...\]"),
+    ],
+)
+def test_an_argument_out_of_range_is_refused(options, message):
+    arguments = {
+        "cache": {},
+        "start_id": 0,
+        "end_id": 4,
+        "beam_size": 3,
+        "max_lengths": jnp.array([2, 3]),
+        "max_length": 7,
+    }
+    with pytest.raises(ValueError, match=message):
+        beam_search(chain_step(np.full((5, 5), 0.2)), **{**arguments, **options})

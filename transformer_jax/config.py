@@ -1,0 +1,348 @@
+"""The whole experiment as frozen, validated dataclasses; its defaults are the paper's.
+
+Files under `configs/` return the mutable twin of `ExperimentConfig`, an
+`ml_collections.ConfigDict` made by `base_config()`, changed where they differ from the
+paper's base model. `freeze` turns the final values into the dataclasses that the rest of
+the package reads. Section numbers are those of "Attention Is All You Need" (Vaswani et
+al. 2017).
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import UserError
+
+
+def _require_positive(config: Any, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) <= 0:
+            raise UserError(
+                f"{_group(config)}.{name} is {getattr(config, name)}, expected more "
+                "than 0"
+            )
+
+
+def _require_rate(config: Any, *names: str) -> None:
+    for name in names:
+        if not 0 <= getattr(config, name) < 1:
+            raise UserError(
+                f"{_group(config)}.{name} is {getattr(config, name)}, expected at "
+                "least 0 and less than 1"
+            )
+
+
+def _group(config: Any) -> str:
+    name = type(config).__name__.removesuffix("Config").lower()
+    return "model" if name == "transformer" else name
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerConfig:
+    """What the model is (Section 3, Table 3)."""
+
+    vocab_size: int = 37_000  # rows of each embedding matrix, special ids included
+    num_layers: int = 6  # N, of the encoder and of the decoder each
+    d_model: int = 512
+    d_ff: int = 2048
+    num_heads: int = 8  # h
+    d_k: int = 0  # width of a head's queries and keys; 0 = d_model / num_heads
+    d_v: int = 0  # width of a head's values; 0 = d_model / num_heads
+    dropout_rate: float = 0.1  # sub-layer outputs and embedding sums (Section 5.4)
+    attention_dropout_rate: float = 0.0  # attention weights; not in the paper
+    norm: Literal["post", "pre"] = "post"  # LayerNorm(x + f(x)), or x + f(LayerNorm(x))
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"  # Section 3.5, row E
+    max_length: int = 256  # longest sequence in tokens; rows of learned positions
+    share_embeddings: bool = True  # one matrix for both embeddings and the softmax
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations
+    # What products with a weight matrix round their operands to; the sums are float32.
+    matmul_dtype: Literal["float32", "bfloat16"] = "float32"
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "vocab_size", "num_layers", "d_model", "d_ff")
+        _require_positive(self, "num_heads", "max_length")
+        _require_rate(self, "dropout_rate", "attention_dropout_rate")
+        for name in ("d_k", "d_v"):
+            width = getattr(self, name)
+            if width < 0:
+                raise UserError(f"model.{name} is {width}, expected 0 or more")
+            if width == 0:
+                if self.d_model % self.num_heads:
+                    raise UserError(
+                        f"model.d_model is {self.d_model}, not divisible by "
+                        f"model.num_heads {self.num_heads}: change one of them or give "
+                        f"model.{name}"
+                    )
+                object.__setattr__(self, name, self.d_model // self.num_heads)
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise UserError(
+                f"model.d_model is {self.d_model}, expected an even number for "
+                "sinusoidal positions: change it or set model.positions=learned"
+            )
+
+    @classmethod
+    def base(cls, **changes: Any) -> "TransformerConfig":
+        """Table 3, row "base": N=6, d_model=512, d_ff=2048, h=8."""
+        return cls(**changes)
+
+    @classmethod
+    def big(cls, **changes: Any) -> "TransformerConfig":
+        """Table 3, row "big": d_model=1024, d_ff=4096, h=16, dropout 0.3."""
+        values = dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3)
+        return cls(**{**values, **changes})
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which sentence pairs to learn from (Section 5.1).
+
+    `files` reads, for each stem such as "train", either `DIR/train.en` and
+    `DIR/train.de` (named by the two languages; `.gz` too) or one `DIR/train.tsv`.
+    `phrases` is generated: see `transformer_jax.data.phrases`.
+    """
+
+    corpus: Literal["files", "phrases"] = "files"
+    dir: str = ""  # folder of the files
+    source_language: str = "en"
+    target_language: str = "de"
+    train: tuple[str, ...] = ("train",)  # stems, concatenated
+    validation: str = "validation"  # a stem; "" = held out of the training text
+    test: str = "test"  # a stem; "" = held out of the training text
+    held_out_pairs: int = 1000  # of each of the two; at most 5% of the text
+    num_phrases: int = 40_000  # training pairs of the `phrases` corpus
+    max_length: int = 256  # longest training sentence in tokens; longer are left out
+    row_length: int = 256  # positions of one row, into which sentences are packed
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "held_out_pairs", "num_phrases", "max_length")
+        if self.source_language == self.target_language:
+            raise UserError(
+                f"data.source_language and data.target_language are both "
+                f"{self.source_language!r}, expected two languages"
+            )
+        if self.row_length < self.max_length:
+            raise UserError(
+                f"data.row_length is {self.row_length}, expected at least "
+                f"data.max_length {self.max_length}: raise it or lower the other"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes word pieces; the number of pieces is `model.vocab_size`."""
+
+    algorithm: Literal["bpe", "unigram"] = "bpe"
+    shared: bool = True  # one vocabulary of both languages, or one each
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingConfig:
+    """How long and on how much (Section 5.1, 5.2, 5.4)."""
+
+    steps: int = 100_000
+    batch_tokens: int = 25_000  # source and target positions of a global batch, each
+    label_smoothing: float = 0.1
+    log_every_steps: int = 100
+    early_stop_validations: int = 0  # stop after so many without a better one; 0 = off
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "steps", "batch_tokens", "log_every_steps")
+        _require_rate(self, "label_smoothing")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam and the learning rate of equation 3.
+
+    lr = factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5); with
+    `cooldown_steps` the last so many steps fall linearly to zero from there (not in the
+    paper).
+    """
+
+    factor: float = 1.0
+    warmup_steps: int = 4000
+    cooldown_steps: int = 0
+    b1: float = 0.9
+    b2: float = 0.98
+    eps: float = 1e-9
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "factor", "warmup_steps", "eps")
+
+
+@dataclasses.dataclass(frozen=True)
+class ValidationConfig:
+    """What is measured on the validation set while training."""
+
+    every_steps: int = 1000
+    bleu_sentences: int = 200  # translated greedily for valid/bleu; 0 = none
+    num_samples: int = 3  # of them, shown in the log
+    metric: Literal["bleu", "loss"] = "bleu"  # what "best" means
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "every_steps")
+        if self.metric == "bleu" and self.bleu_sentences <= 0:
+            raise UserError(
+                f"validation.bleu_sentences is {self.bleu_sentences}, expected 1 or "
+                "more: raise it or set validation.metric=loss"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+    """What is kept; averaging is over the newest `average_last` (Section 6.1)."""
+
+    every_steps: int = 1500  # about ten minutes of the paper's base training
+    keep_last: int = 5
+    average_last: int = 5
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "every_steps", "keep_last", "average_last")
+        if self.average_last > self.keep_last:
+            raise UserError(
+                f"checkpoint.average_last is {self.average_last}, more than the "
+                f"checkpoint.keep_last {self.keep_last} that are kept: raise the latter"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodingConfig:
+    """Beam search (Section 6.1)."""
+
+    beam_size: int = 4
+    length_penalty: float = 0.6  # alpha of ((5 + length) / 6)^alpha
+    max_extra_length: int = 50  # output tokens beyond the length of the input
+    batch_tokens: int = 4096  # source positions translated at once
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "beam_size", "batch_tokens")
+        if self.length_penalty < 0:
+            raise UserError(
+                f"decoding.length_penalty is {self.length_penalty}, expected 0 or more"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis of the mesh; -1 = all that are left."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentConfig:
+    """Everything a run depends on."""
+
+    seed: int = 0
+    model: TransformerConfig = TransformerConfig()
+    data: DataConfig = DataConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    training: TrainingConfig = TrainingConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    validation: ValidationConfig = ValidationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    decoding: DecodingConfig = DecodingConfig()
+    mesh: MeshConfig = MeshConfig()
+
+    def __post_init__(self) -> None:
+        if self.data.max_length > self.model.max_length:
+            raise UserError(
+                f"data.max_length is {self.data.max_length}, more than model.max_length "
+                f"{self.model.max_length}: raise the latter or lower the former"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values as plain, JSON-able types (tuples become lists)."""
+        return {
+            name: {k: list(v) if isinstance(v, tuple) else v for k, v in value.items()}
+            if isinstance(value, dict)
+            else value
+            for name, value in dataclasses.asdict(self).items()
+        }
+
+
+def base_config() -> ConfigDict:
+    """The paper's base model as a locked ConfigDict, for files under `configs/`.
+
+    >>> config = base_config()
+    >>> config.model.d_model = 256
+    >>> freeze(config).model.d_k
+    32
+    """
+    values = ExperimentConfig().to_dict()
+    # Left to be derived from d_model and num_heads, which a config file may change.
+    values["model"].update(d_k=0, d_v=0)
+    values["data"]["train"] = tuple(values["data"]["train"])
+    return ConfigDict(values)
+
+
+def freeze(values: ConfigDict | Mapping[str, Any]) -> ExperimentConfig:
+    """The validated experiment with these values; what is left out is the paper's.
+
+    Raises:
+      UserError: a key that does not exist, a value of the wrong type or range.
+    """
+    if isinstance(values, ConfigDict):
+        values = values.to_dict()
+    return _build(ExperimentConfig, values, prefix="")
+
+
+def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+    fields = typing.get_type_hints(cls)
+    arguments = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise UserError(f"no config key {prefix}{name}{nearest(name, fields)}")
+        if dataclasses.is_dataclass(fields[name]):
+            if not isinstance(value, Mapping):
+                raise UserError(
+                    f"config key {prefix}{name} is {value!r}, expected a group of keys: "
+                    f"set {prefix}{name}.KEY"
+                )
+            arguments[name] = _build(
+                typing.cast(type, fields[name]), value, f"{prefix}{name}."
+            )
+        else:
+            arguments[name] = _checked(value, fields[name], f"{prefix}{name}")
+    return cls(**arguments)
+
+
+def _checked(value: Any, kind: Any, name: str) -> Any:
+    """The value as a `kind`, or a UserError that names the key."""
+    origin, choices = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        if value not in choices:
+            raise UserError(
+                f"config key {name} is {value!r}, expected one of "
+                f"{', '.join(map(str, choices))}"
+            )
+        return value
+    if origin is tuple:
+        values = (value,) if isinstance(value, str) else tuple(value)
+        if not values or not all(isinstance(item, str) for item in values):
+            raise UserError(f"config key {name} is {value!r}, expected names, like a,b")
+        return values
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise UserError(f"config key {name} is {value!r}, expected {kind.__name__}")
+    return value
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """A phrase that names the likeliest meant of the `known` names, or all of them.
+
+    >>> nearest("droput_rate", ["dropout_rate", "norm"])
+    ': did you mean dropout_rate?'
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f": did you mean {close[0]}?"
+    return f", expected one of {', '.join(known)}"

@@ -1,0 +1,158 @@
+"""Masks, scaled dot-product attention and multi-head attention (Section 3.2).
+
+Axes: b batch, q query, k key, h heads, d d_k, v d_v, m d_model.
+
+A sequence is a row of tokens with a row of *segments* beside it: 0 for padding, 1, 2, …
+for the sentences that share the row. An unpacked batch has segments 0 and 1 only. Masks
+are boolean, True = may attend, and all of them are made here.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from transformer_jax.models.layers import dropout
+from transformer_jax.models.precision import Precision
+
+Mask = Bool[Array, "#batch #heads #query #key"]
+
+
+def segment_mask(
+    query_segments: Int[Array, "batch query"], key_segments: Int[Array, "batch key"]
+) -> Bool[Array, "batch heads=1 query key"]:
+    """True where query and key belong to the same segment.
+
+    Real tokens never see padding or another sentence of their row. Padding sees
+    padding, which keeps its softmax finite; nothing reads the result.
+
+    >>> segment_mask(jnp.array([[1, 2, 0]]), jnp.array([[1, 1, 2]]))[0, 0].astype(int)
+    Array([[1, 1, 0],
+           [0, 0, 1],
+           [0, 0, 0]], dtype=int32)
+    """
+    return query_segments[:, None, :, None] == key_segments[:, None, None, :]
+
+
+def causal_mask(length: int) -> Bool[Array, "batch=1 heads=1 query key"]:
+    """True where the key is not after the query (Section 3.2.3, third point).
+
+    >>> causal_mask(3)[0, 0].astype(int)
+    Array([[1, 0, 0],
+           [1, 1, 0],
+           [1, 1, 1]], dtype=int32)
+    """
+    return jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+
+def scaled_dot_product_attention(
+    query: Float[Array, "batch query heads d_k"],
+    key: Float[Array, "batch key heads d_k"],
+    value: Float[Array, "batch key heads d_v"],
+    mask: Mask | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    rng: Key[Array, ""] | None = None,
+) -> tuple[Float[Array, "batch query heads d_v"], Float[Array, "batch heads query key"]]:
+    """Weighted values and the weights: softmax(Q K^T / sqrt(d_k)) V (equation 1).
+
+    The softmax is in float32. A query that may attend nowhere gets the plain average of
+    the values: finite, and for padding only.
+
+    Args:
+      query: Q.
+      key: K.
+      value: V; its width d_v may differ from d_k (Table 3, rows B).
+      mask: True = may attend; absent = everywhere.
+      dropout_rate: of the weights, where `rng` is given (not in the paper).
+      rng: key for the dropout.
+    Returns:
+      The attended values, and the weights before dropout in float32.
+    """
+    logits = jnp.einsum(
+        "bqhd,bkhd->bhqk", query, key, preferred_element_type=jnp.float32
+    )
+    logits = logits * query.shape[-1] ** -0.5
+    if mask is not None:
+        logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(logits, axis=-1)
+    dropped = dropout(weights, dropout_rate, rng).astype(value.dtype)
+    return jnp.einsum("bhqk,bkhv->bqhv", dropped, value), weights
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention, without biases, as the formulas of Section 3.2.2.
+
+    MultiHead(Q, K, V) = Concat(head_1, …, head_h) W^O with
+    head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+    The weights of every head are sown as "attention_weights" into the collection
+    "intermediates": `apply(..., mutable=["intermediates"])` returns them, and without
+    it they cost nothing.
+    """
+
+    num_heads: int
+    d_model: int
+    d_k: int
+    d_v: int
+    dropout_rate: float = 0.0
+    precision: Precision = Precision()
+
+    def setup(self) -> None:
+        """Declares W^Q, W^K, W^V and W^O, the heads side by side in each."""
+        xavier = nn.initializers.variance_scaling
+        project = xavier(1.0, "fan_avg", "uniform", in_axis=0, out_axis=(1, 2))
+        merge = xavier(1.0, "fan_avg", "uniform", in_axis=(0, 1), out_axis=2)
+        h, m = self.num_heads, self.d_model
+        self.w_query = self.param("w_query", project, (m, h, self.d_k))
+        self.w_key = self.param("w_key", project, (m, h, self.d_k))
+        self.w_value = self.param("w_value", project, (m, h, self.d_v))
+        self.w_output = self.param("w_output", merge, (h, self.d_v, m))
+
+    def __call__(
+        self,
+        x: Float[Array, "batch query d_model"],
+        context: Float[Array, "batch key d_model"],
+        mask: Mask | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch query d_model"]:
+        """The output for queries from `x`, keys and values from `context`.
+
+        With `context` the same array as `x` this is self-attention.
+        """
+        key, value = self.keys_values(context)
+        return self.attend(x, key, value, mask, deterministic=deterministic)
+
+    def keys_values(
+        self, context: Float[Array, "batch key d_model"]
+    ) -> tuple[
+        Float[Array, "batch key heads d_k"], Float[Array, "batch key heads d_v"]
+    ]:
+        """K W^K and V W^V: what a decoder computes once and keeps."""
+        return (
+            self.precision.einsum("bkm,mhd->bkhd", context, self.w_key),
+            self.precision.einsum("bkm,mhv->bkhv", context, self.w_value),
+        )
+
+    def attend(
+        self,
+        x: Float[Array, "batch query d_model"],
+        key: Float[Array, "batch key heads d_k"],
+        value: Float[Array, "batch key heads d_v"],
+        mask: Mask | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch query d_model"]:
+        """The output for queries from `x` and keys and values already projected."""
+        uses_dropout = self.dropout_rate > 0 and not deterministic
+        heads, weights = scaled_dot_product_attention(
+            self.precision.einsum("bqm,mhd->bqhd", x, self.w_query),
+            key,
+            value,
+            mask,
+            dropout_rate=self.dropout_rate,
+            rng=self.make_rng("dropout") if uses_dropout else None,
+        )
+        self.sow("intermediates", "attention_weights", weights)
+        return self.precision.einsum("bqhv,hvm->bqm", heads, self.w_output)

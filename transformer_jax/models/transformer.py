@@ -1,0 +1,396 @@
+"""Encoder, decoder and the whole model (Figure 1).
+
+Axes: b batch, s source, t target, n beam, k key, h heads, m d_model.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.config import TransformerConfig
+from transformer_jax.models.attention import (
+    Mask,
+    MultiHeadAttention,
+    causal_mask,
+    segment_mask,
+)
+from transformer_jax.models.layers import (
+    Dropout,
+    FeedForward,
+    Residual,
+    positions_in_segments,
+    sinusoidal_positions,
+)
+from transformer_jax.models.precision import Precision
+
+
+@struct.dataclass
+class Memory:
+    """What the decoder reads of the source at each step: computed once, never changed."""
+
+    keys: tuple[Array, ...]  # a layer each: [batch, source, heads, d_k]
+    values: tuple[Array, ...]  # a layer each: [batch, source, heads, d_v]
+    mask: Array  # bool [batch, heads=1, query=1, source], True = a real token
+
+
+@struct.dataclass
+class Cache:
+    """Keys and values of the target tokens so far; not yet written positions are 0."""
+
+    keys: tuple[Array, ...]  # a layer each: [batch, beam, length, heads, d_k]
+    values: tuple[Array, ...]  # a layer each: [batch, beam, length, heads, d_v]
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward (Section 3.1)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declares the two sub-layers."""
+        self.self_attention = _attention(self.config)
+        self.self_attention_residual = _residual(self.config)
+        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward_residual = _residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch source d_model"],
+        mask: Mask,
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "batch source d_model"]:
+        """The source after this layer."""
+        x = self.self_attention_residual(
+            x,
+            lambda x: self.self_attention(x, x, mask, deterministic=deterministic),
+            deterministic=deterministic,
+        )
+        return self.feed_forward_residual(
+            x, self.feed_forward, deterministic=deterministic
+        )
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention over the source, feed-forward (Section 3.1)."""
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declares the three sub-layers."""
+        self.self_attention = _attention(self.config)
+        self.self_attention_residual = _residual(self.config)
+        self.cross_attention = _attention(self.config)
+        self.cross_attention_residual = _residual(self.config)
+        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward_residual = _residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch target d_model"],
+        encoded: Float[Array, "batch source d_model"],
+        self_mask: Mask,
+        cross_mask: Mask,
+        *,
+        deterministic: bool,
+    ) -> Float[Array, "batch target d_model"]:
+        """The target after this layer."""
+        x = self.self_attention_residual(
+            x,
+            lambda x: self.self_attention(x, x, self_mask, deterministic=deterministic),
+            deterministic=deterministic,
+        )
+        x = self.cross_attention_residual(
+            x,
+            lambda x: self.cross_attention(
+                x, encoded, cross_mask, deterministic=deterministic
+            ),
+            deterministic=deterministic,
+        )
+        return self.feed_forward_residual(
+            x, self.feed_forward, deterministic=deterministic
+        )
+
+    def decode_step(
+        self,
+        x: Float[Array, "batch beam d_model"],
+        position: Int[Array, ""],
+        cached_keys: Float[Array, "batch beam length heads d_k"],
+        cached_values: Float[Array, "batch beam length heads d_v"],
+        memory_keys: Float[Array, "batch source heads d_k"],
+        memory_values: Float[Array, "batch source heads d_v"],
+        memory_mask: Bool[Array, "batch heads=1 query=1 source"],
+    ) -> tuple[
+        Float[Array, "batch beam d_model"],
+        Float[Array, "batch beam length heads d_k"],
+        Float[Array, "batch beam length heads d_v"],
+    ]:
+        """One position of every beam, and the keys and values with it written in."""
+        batch, beam, length = cached_keys.shape[:3]
+        written = {}
+
+        def attend_to_target(x: Array) -> Array:
+            key, value = self.self_attention.keys_values(x)
+            written["keys"] = cached_keys.at[:, :, position].set(key)
+            written["values"] = cached_values.at[:, :, position].set(value)
+            # Each beam has its own past: [batch, beam, …] -> [batch * beam, …].
+            attended = self.self_attention.attend(
+                x.reshape(batch * beam, 1, -1),
+                written["keys"].reshape(batch * beam, *cached_keys.shape[2:]),
+                written["values"].reshape(batch * beam, *cached_values.shape[2:]),
+                (jnp.arange(length) <= position)[None, None, None],
+            )
+            return attended.reshape(x.shape)
+
+        x = self.self_attention_residual(x, attend_to_target, deterministic=True)
+        # All beams have the same source: they are the query axis.
+        x = self.cross_attention_residual(
+            x,
+            lambda x: self.cross_attention.attend(
+                x, memory_keys, memory_values, memory_mask
+            ),
+            deterministic=True,
+        )
+        x = self.feed_forward_residual(x, self.feed_forward, deterministic=True)
+        return x, written["keys"], written["values"]
+
+
+class Transformer(nn.Module):
+    """The model of Figure 1, from token ids to logits.
+
+    A pure function of (params, arrays). Segments say which tokens belong together: see
+    `transformer_jax.models.attention`; absent, every token is real and each row is one
+    sentence.
+
+    >>> model = Transformer(TransformerConfig(11, num_layers=1, d_model=8, d_ff=16,
+    ...                                       num_heads=2))
+    >>> source, target = jnp.array([[3, 4, 5]]), jnp.array([[1, 6]])
+    >>> variables = model.init(jax.random.key(0), source, target)
+    >>> model.apply(variables, source, target).shape
+    (1, 2, 11)
+    """
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Declares the embeddings and the two stacks."""
+        config = self.config
+        embedding = nn.initializers.normal(config.d_model**-0.5)
+        shape = (config.vocab_size, config.d_model)
+        if config.share_embeddings:
+            self.embedding = self.param("embedding", embedding, shape)
+        else:
+            self.source_embedding = self.param("source_embedding", embedding, shape)
+            self.target_embedding = self.param("target_embedding", embedding, shape)
+            self.output_embedding = self.param("output_embedding", embedding, shape)
+        if config.positions == "learned":
+            shape = (config.max_length, config.d_model)
+            self.source_positions = self.param("source_positions", embedding, shape)
+            self.target_positions = self.param("target_positions", embedding, shape)
+        self.embedding_dropout = Dropout(config.dropout_rate)
+        self.encoder = [EncoderLayer(config) for _ in range(config.num_layers)]
+        self.decoder = [DecoderLayer(config) for _ in range(config.num_layers)]
+        if config.norm == "pre":  # whose last residual sum nothing else normalises
+            self.encoder_norm = nn.LayerNorm(dtype=jnp.float32)
+            self.decoder_norm = nn.LayerNorm(dtype=jnp.float32)
+
+    def __call__(
+        self,
+        source: Int[Array, "batch source"],
+        target: Int[Array, "batch target"],
+        source_segments: Int[Array, "batch source"] | None = None,
+        target_segments: Int[Array, "batch target"] | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch target vocab"]:
+        """Logits of the token after each target position.
+
+        Args:
+          source: token ids of the source sentences.
+          target: token ids of the target sentences, shifted right (begin with the
+            start token).
+          source_segments: 0 = padding, 1, 2, … = sentence of the row.
+          target_segments: the same for the target.
+          deterministic: no dropout; otherwise the rng "dropout" is needed.
+        """
+        source_segments = _segments_or_ones(source, source_segments)
+        encoded = self.encode(source, source_segments, deterministic=deterministic)
+        hidden = self.decode(
+            target,
+            encoded,
+            target_segments,
+            source_segments,
+            deterministic=deterministic,
+        )
+        return self.logits(hidden)
+
+    def encode(
+        self,
+        source: Int[Array, "batch source"],
+        source_segments: Int[Array, "batch source"] | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch source d_model"]:
+        """The encoder's output for each source token."""
+        segments = _segments_or_ones(source, source_segments)
+        mask = segment_mask(segments, segments)
+        positions = positions_in_segments(segments)
+        x = self._embed("source", source, positions, source.shape[1])
+        x = self.embedding_dropout(x, deterministic=deterministic)
+        for layer in self.encoder:
+            x = layer(x, mask, deterministic=deterministic)
+        return self.encoder_norm(x) if self.config.norm == "pre" else x
+
+    def decode(
+        self,
+        target: Int[Array, "batch target"],
+        encoded: Float[Array, "batch source d_model"],
+        target_segments: Int[Array, "batch target"] | None = None,
+        source_segments: Int[Array, "batch source"] | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> Float[Array, "batch target d_model"]:
+        """The decoder's output at every target position at once (training)."""
+        segments = _segments_or_ones(target, target_segments)
+        source_segments = _segments_or_ones(encoded[..., 0], source_segments)
+        self_mask = segment_mask(segments, segments) & causal_mask(target.shape[1])
+        cross_mask = segment_mask(segments, source_segments)
+        positions = positions_in_segments(segments)
+        x = self._embed("target", target, positions, target.shape[1])
+        x = self.embedding_dropout(x, deterministic=deterministic)
+        for layer in self.decoder:
+            x = layer(x, encoded, self_mask, cross_mask, deterministic=deterministic)
+        return self.decoder_norm(x) if self.config.norm == "pre" else x
+
+    def output_matrix(self) -> Float[Array, "vocab d_model"]:
+        """The pre-softmax projection, one row a token (Section 3.4)."""
+        shared = self.config.share_embeddings
+        return self.embedding if shared else self.output_embedding
+
+    def logits(
+        self, hidden: Float[Array, "batch target d_model"]
+    ) -> Float[Array, "batch target vocab"]:
+        """Scores of every token, before the softmax, in float32."""
+        precision = _precision(self.config)
+        scores = precision.einsum("btm,wm->btw", hidden, self.output_matrix())
+        return scores.astype(jnp.float32)
+
+    def start_decoding(
+        self,
+        encoded: Float[Array, "batch source d_model"],
+        source_segments: Int[Array, "batch source"],
+        *,
+        beam_size: int,
+        max_length: int,
+    ) -> tuple[Memory, Cache]:
+        """What `decode_step` reads, and an empty cache for `max_length` positions."""
+        config = self.config
+        pairs = [layer.cross_attention.keys_values(encoded) for layer in self.decoder]
+        memory = Memory(
+            keys=tuple(key for key, _ in pairs),
+            values=tuple(value for _, value in pairs),
+            mask=(source_segments > 0)[:, None, None, :],
+        )
+        shape = (len(encoded), beam_size, max_length, config.num_heads)
+        layers = range(config.num_layers)
+        cache = Cache(
+            keys=tuple(jnp.zeros((*shape, config.d_k), config.dtype) for _ in layers),
+            values=tuple(jnp.zeros((*shape, config.d_v), config.dtype) for _ in layers),
+        )
+        return memory, cache
+
+    def decode_step(
+        self,
+        tokens: Int[Array, "batch beam"],
+        position: Int[Array, ""],
+        cache: Cache,
+        memory: Memory,
+    ) -> tuple[Float[Array, "batch beam vocab"], Cache]:
+        """Logits of the token after `tokens`, which stand at `position` of each beam.
+
+        The same numbers as `__call__` gives for the whole target up to there, at the
+        cost of one position.
+        """
+        positions = jnp.broadcast_to(position, tokens.shape)
+        x = self._embed("target", tokens, positions, cache.keys[0].shape[2])
+        keys, values = [], []
+        for i, layer in enumerate(self.decoder):
+            x, layer_keys, layer_values = layer.decode_step(
+                x,
+                position,
+                cache.keys[i],
+                cache.values[i],
+                memory.keys[i],
+                memory.values[i],
+                memory.mask,
+            )
+            keys.append(layer_keys)
+            values.append(layer_values)
+        if self.config.norm == "pre":
+            x = self.decoder_norm(x)
+        return self.logits(x), Cache(tuple(keys), tuple(values))
+
+    def _embed(
+        self,
+        side: str,
+        tokens: Int[Array, "batch length"],
+        positions: Int[Array, "batch length"],
+        num_positions: int,
+    ) -> Float[Array, "batch length d_model"]:
+        """Embeddings times sqrt(d_model), plus positions (Sections 3.4 and 3.5).
+
+        All `positions` are below `num_positions`. Learned ones end at max_length: what
+        is beyond takes the last.
+        """
+        config = self.config
+        name = "embedding" if config.share_embeddings else f"{side}_embedding"
+        x = getattr(self, name)[tokens] * config.d_model**0.5
+        if config.positions == "learned":
+            table = getattr(self, f"{side}_positions")
+        else:
+            table = jnp.asarray(sinusoidal_positions(num_positions, config.d_model))
+        return (x + table[positions]).astype(config.dtype)
+
+
+def num_parameters(config: TransformerConfig) -> int:
+    """The number of parameters of a model, counted from its shapes.
+
+    >>> num_parameters(TransformerConfig.base(vocab_size=37_000))
+    63045632
+    """
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(
+        Transformer(config).init, jax.random.key(0), tokens, tokens
+    )
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def _precision(config: TransformerConfig) -> Precision:
+    return Precision(config.dtype, config.matmul_dtype)
+
+
+def _attention(config: TransformerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(
+        num_heads=config.num_heads,
+        d_model=config.d_model,
+        d_k=config.d_k,
+        d_v=config.d_v,
+        dropout_rate=config.attention_dropout_rate,
+        precision=_precision(config),
+    )
+
+
+def _feed_forward(config: TransformerConfig) -> FeedForward:
+    return FeedForward(config.d_model, config.d_ff, _precision(config))
+
+
+def _residual(config: TransformerConfig) -> Residual:
+    return Residual(config.norm, config.dropout_rate, config.dtype)
+
+
+def _segments_or_ones(tokens: Array, segments: Array | None) -> Array:
+    if segments is None:
+        return jnp.ones(tokens.shape, jnp.int32)
+    return segments
