@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from transformer_jax.decoding.beam_search import (
     Hypotheses,
@@ -185,12 +187,12 @@ def assert_ranks_equal(found: Found, row: int, expected: Sequence[Hypothesis]) -
         )
 
 
-def assert_identical(found, expected) -> None:
-    """Bit by bit, for `Found` and `Hypotheses`."""
+def assert_same(found, expected, *, rtol: float = 0.0) -> None:
+    """For `Found` and `Hypotheses`; bit by bit if rtol is 0."""
     for leaf, expected_leaf in zip(
         jax.tree.leaves(found), jax.tree.leaves(expected), strict=True
     ):
-        np.testing.assert_array_equal(leaf, expected_leaf)
+        np.testing.assert_allclose(leaf, expected_leaf, rtol=rtol)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
@@ -416,22 +418,63 @@ def test_slots_without_any_hypothesis_are_empty():
     assert found.is_finished[0].tolist() == [True, False, False]
 
 
+def test_an_early_stop_leaves_later_slots_empty():
+    # [end] has probability 3/4: nothing can be better, and [1] is not at its limit.
+    found = search_chain(
+        chain_step([[0, 0.25, 0.75]] * 3), 5, beam_size=2, end_id=2, alpha=0.0
+    )
+    assert found.tokens[0].tolist() == [[2, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
+    assert found.lengths[0].tolist() == [1, 0]
+    assert found.scores[0, 1] == -np.inf
+
+
 def test_a_hypothesis_does_not_depend_on_its_neighbours():
     model = random_model(17, num_sentences=7, num_tokens=6)
     limits = [7, 11, 5, 3, 11, 2, 11]
     run = partial(search, model, beam_size=3, max_length=11, num_hypotheses=2)
 
     together = run(range(7), limits)
+
     order = [4, 0, 6, 2, 5, 1, 3]
     permuted = run(order, [limits[sentence] for sentence in order])
-    assert_identical(permuted, jax.tree.map(lambda leaf: leaf[order], together))
+    assert_same(permuted, jax.tree.map(lambda leaf: leaf[order], together))
 
-    for sentence in [0, 1, 3]:  # other neighbours, and another batch size
-        pair = run([sentence, (sentence + 3) % 7], [limits[sentence], 11])
-        assert_identical(
-            jax.tree.map(lambda leaf: leaf[0], pair),
-            jax.tree.map(lambda leaf, row=sentence: leaf[row], together),
+    kept = [0, 3, 6]
+    others = run([0, 5, 5, 3, 5, 5, 6], [limits[0], 9, 0, limits[3], 1, 9, limits[6]])
+    assert_same(
+        jax.tree.map(lambda leaf: leaf[kept], others),
+        jax.tree.map(lambda leaf: leaf[kept], together),
+    )
+    # Another batch size is another program, which may round differently.
+    alone = run([3], [limits[3]])
+    assert_same(alone, jax.tree.map(lambda leaf: leaf[3:4], together), rtol=1e-6)
+
+
+def test_a_search_on_several_devices_finds_the_same():
+    batch, beam_size, max_length = 2 * jax.device_count(), 3, 7
+    model = random_model(41, num_sentences=batch, num_tokens=6)
+    max_lengths = jnp.arange(batch) % max_length + 1
+    cache = start_cache(range(batch), beam_size=beam_size, max_length=max_length)
+
+    def run(cache, max_lengths):
+        return beam_search(
+            model.step,
+            cache,
+            start_id=START,
+            end_id=END,
+            beam_size=beam_size,
+            max_lengths=max_lengths,
+            max_length=max_length,
         )
+
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    by_device = jax.shard_map(
+        run, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False
+    )
+    expected = run(cache, max_lengths)
+    assert_same(jax.jit(by_device)(cache, max_lengths), expected, rtol=1e-6)
+    sharded = jax.device_put((cache, max_lengths), NamedSharding(mesh, P("data")))
+    assert_same(jax.jit(run)(*sharded), expected, rtol=1e-6)
 
 
 def test_a_done_sentence_ignores_what_the_step_returns_for_it():
@@ -445,7 +488,7 @@ def test_a_done_sentence_ignores_what_the_step_returns_for_it():
         return jnp.where(is_over, jnp.nan, logits), cache
 
     found = search(model, range(3), limits, beam_size=2, step=step)
-    assert_identical(found, expected)
+    assert_same(found, expected, rtol=1e-6)
 
 
 def test_the_cache_follows_its_hypothesis():
@@ -463,8 +506,8 @@ def test_the_cache_follows_its_hypothesis():
 
 
 def test_every_leaf_of_the_cache_is_reordered_along_the_beam_axis():
-    # One leaf counts the tokens fed, one sums them; their difference from the truth,
-    # known from the history leaf, would turn the logits into NaN.
+    # A leaf of four axes repeats the history, one of two axes sums it. Where they
+    # disagree with the model's own history, the logits turn into NaN.
     model = random_model(29, num_sentences=2, num_tokens=6)
     max_length, beam_size = 7, 3
     run = partial(
@@ -494,7 +537,7 @@ def test_every_leaf_of_the_cache_is_reordered_along_the_beam_axis():
         jnp.zeros((2, beam_size), jnp.bfloat16),
     )
     found = run(step, {"model": cache, "layers": layers})
-    assert_identical(found, expected)
+    assert_same(found, expected, rtol=1e-6)
 
 
 def test_jit_with_static_options_changes_nothing():
@@ -524,7 +567,7 @@ def test_jit_with_static_options_changes_nothing():
     max_lengths = jnp.array([7, 5, 3])
     found = jitted(cache, max_lengths, **options)
     expected = beam_search(step, cache, max_lengths=max_lengths, **options)
-    assert_identical(found, expected)
+    assert_same(found, expected, rtol=1e-6)
 
     num_traces = len(traces)
     jitted(cache, jnp.array([2, 7, 1]), **options)  # other limits, the same program
@@ -544,8 +587,7 @@ def test_bfloat16_logits_are_summed_in_float32():
     found = search(model, [0, 1], [7, 7], beam_size=3, step=step)
     expected = search(rounded, [0, 1], [7, 7], beam_size=3)
     assert found.log_probs.dtype == np.float32
-    np.testing.assert_array_equal(found.tokens, expected.tokens)
-    np.testing.assert_array_equal(found.log_probs, expected.log_probs)
+    assert_same(found, expected, rtol=1e-6)
 
 
 def test_length_penalty_is_the_one_of_gnmt():

@@ -19,6 +19,7 @@ from transformer_jax.models.attention import (
 from transformer_jax.models.layers import (
     Dropout,
     FeedForward,
+    LayerNorm,
     Residual,
     positions_in_segments,
     sinusoidal_positions,
@@ -193,8 +194,8 @@ class Transformer(nn.Module):
         self.encoder = [EncoderLayer(config) for _ in range(config.num_layers)]
         self.decoder = [DecoderLayer(config) for _ in range(config.num_layers)]
         if config.norm == "pre":  # whose last residual sum nothing else normalises
-            self.encoder_norm = nn.LayerNorm(dtype=jnp.float32)
-            self.decoder_norm = nn.LayerNorm(dtype=jnp.float32)
+            self.encoder_norm = LayerNorm()
+            self.decoder_norm = LayerNorm()
 
     def __call__(
         self,

@@ -1,0 +1,185 @@
+"""Where sentence pairs come from: files, or the generated `phrases` corpus.
+
+A source has three splits, train, validation and test, each a list of raw text pairs.
+tensorflow-datasets will be a third kind, beside `_files` and `_phrases`.
+"""
+
+import dataclasses
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.config import DataConfig
+from transformer_jax.data.phrases import phrase_pairs
+from transformer_jax.errors import UserError
+
+Pair = tuple[str, str]  # source text, target text
+
+_NUM_EVALUATION_PHRASES = 1000  # of validation and of test
+_MAX_HELD_OUT_SHARE = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus:
+    """The raw pairs of each split; empty lines are kept, to be counted later."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+
+    def split(self, name: str) -> list[Pair]:
+        """The pairs of "train", "validation" or "test"."""
+        splits = ("train", "validation", "test")
+        if name not in splits:
+            raise UserError(f"no split {name!r}, expected one of {', '.join(splits)}")
+        return getattr(self, name)
+
+
+def load_corpus(config: DataConfig, *, seed: int) -> Corpus:
+    """All splits of the configured corpus.
+
+    Raises:
+      UserError: a file is missing, empty, not UTF-8, or does not align with its pair.
+    """
+    if config.corpus == "phrases":
+        return _phrases(config, seed)
+    return _files(config, seed)
+
+
+def _phrases(config: DataConfig, seed: int) -> Corpus:
+    def pairs(split: str, num_pairs: int) -> list[Pair]:
+        return phrase_pairs(
+            split,
+            num_pairs=num_pairs,
+            seed=seed,
+            source_language=config.source_language,
+            target_language=config.target_language,
+        )
+
+    return Corpus(
+        train=pairs("train", config.num_phrases),
+        validation=pairs("validation", _NUM_EVALUATION_PHRASES),
+        test=pairs("test", _NUM_EVALUATION_PHRASES),
+    )
+
+
+def _files(config: DataConfig, seed: int) -> Corpus:
+    if not config.dir:
+        raise UserError(
+            "data.dir is not set, expected the folder of the text files: give "
+            "--config.data.dir=DIR"
+        )
+    train = [pair for stem in config.train for pair in _read_pairs(config, stem)]
+    validation = _read_pairs(config, config.validation) if config.validation else []
+    test = _read_pairs(config, config.test) if config.test else []
+    if not config.validation:
+        train, validation = _hold_out(train, config.held_out_pairs, [seed, 1])
+    if not config.test:
+        train, test = _hold_out(train, config.held_out_pairs, [seed, 2])
+    return Corpus(train, validation, test)
+
+
+def _hold_out(
+    pairs: list[Pair], most: int, seed: list[int]
+) -> tuple[list[Pair], list[Pair]]:
+    """The pairs without, and only, a random few: no pair is in both."""
+    distinct = sorted({pair for pair in pairs if all(pair)})
+    num_held_out = min(most, int(len(distinct) * _MAX_HELD_OUT_SHARE))
+    if num_held_out == 0:
+        raise UserError(
+            f"{len(distinct)} distinct pairs are too few to hold any out: give "
+            "data.validation and data.test, or more text"
+        )
+    order = np.random.default_rng(seed).permutation(len(distinct))
+    held_out = [distinct[i] for i in order[:num_held_out]]
+    excluded = set(held_out)
+    return [pair for pair in pairs if pair not in excluded], held_out
+
+
+def _read_pairs(config: DataConfig, stem: str) -> list[Pair]:
+    """The pairs of `stem`: one .tsv file or a file of each language."""
+    folder = Path(config.dir)
+    tsv = _find(folder / f"{stem}.tsv")
+    if tsv is not None:
+        return _read_tsv(tsv)
+    languages = config.source_language, config.target_language
+    paths = [_find(folder / f"{stem}.{language}") for language in languages]
+    for path, language in zip(paths, languages, strict=True):
+        if path is None:
+            raise UserError(
+                f"no file {folder / stem}.{language}, .{language}.gz or .tsv: expected "
+                "aligned text there, one sentence a line; set --config.data.dir to its "
+                "folder, and data.train, data.validation and data.test to the names "
+                "before the language"
+            )
+    source_path, target_path = (path for path in paths if path is not None)
+    source, target = read_lines(source_path), read_lines(target_path)
+    if len(source) != len(target):
+        raise UserError(
+            f"{source_path} has {len(source)} lines and {target_path} has "
+            f"{len(target)}: expected as many, line by line each other's translation"
+        )
+    return list(zip(source, target, strict=True))
+
+
+def _read_tsv(path: Path) -> list[Pair]:
+    pairs = []
+    for number, line in enumerate(read_lines(path), start=1):
+        fields = line.split("\t")
+        if len(fields) != 2:
+            raise UserError(
+                f"{path} line {number} has {len(fields)} tab-separated fields, expected "
+                "2: source text, a tab, target text"
+            )
+        pairs.append((fields[0].strip(), fields[1].strip()))
+    return pairs
+
+
+def _find(path: Path) -> Path | None:
+    """The path, or the same with .gz, whichever is there."""
+    for candidate in (path, path.with_name(path.name + ".gz")):
+        if candidate.exists():
+            return candidate
+    return None
+
+
+def read_lines(path: Path) -> list[str]:
+    r"""The lines of a UTF-8 file, plain or .gz, stripped of outer white space.
+
+    Lines end at "\n" or "\r\n" only: U+2028, U+0085, form feeds and their like are
+    text, where `str.splitlines` would break a line and shift all that follow it.
+
+    Raises:
+      UserError: unreadable, empty, binary, or not UTF-8 (names the line).
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot read {path}: {reason}") from error
+    if not content.strip():
+        raise UserError(f"{path} is empty, expected one sentence a line")
+    return decode_lines(content, str(path))
+
+
+def decode_lines(content: bytes, name: str) -> list[str]:
+    """The lines of UTF-8 `content`; `name` is what an error calls it."""
+    # A byte order mark is not text.
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    if b"\0" in content:
+        line = content[: content.index(b"\0")].count(b"\n") + 1
+        raise UserError(f"{name} line {line} holds a zero byte: expected UTF-8 text")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{name} line {line} is not UTF-8 (byte 0x{content[error.start]:02x}): "
+            "convert it, for example with iconv -f latin1 -t utf-8"
+        ) from None
+    lines = text.removesuffix("\n").split("\n")
+    return [line.removesuffix("\r").strip(" \t\r") for line in lines]

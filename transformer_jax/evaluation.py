@@ -1,0 +1,104 @@
+"""Loss, perplexity and scores on a split: while training, and from a finished run."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.pipeline import (
+    EncodedPair,
+    evaluation_batches,
+    keep_trainable,
+)
+from transformer_jax.data.sources import Pair
+from transformer_jax.metrics import TranslationScores, score_translations
+from transformer_jax.models import Transformer
+from transformer_jax.training.step import evaluation_step
+from transformer_jax.translation import Translator, Vocabularies
+
+_NUM_ROWS = 16  # of a batch of `evaluate_loss`
+
+
+@dataclasses.dataclass(frozen=True)
+class LossReport:
+    """Per target token, end tokens included, natural logarithm."""
+
+    loss: float  # label-smoothed cross-entropy, as in training
+    negative_log_likelihood: float  # unsmoothed
+    num_tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the unsmoothed loss per word piece, as the paper's Table 3."""
+        return math.exp(min(self.negative_log_likelihood, 700.0))
+
+
+class LossEvaluator:
+    """The loss on fixed examples, compiled once."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        examples: Sequence[EncodedPair],
+        *,
+        label_smoothing: float,
+    ) -> None:
+        """Packs the examples into rows as wide as the longest, or 64."""
+        longest = max((max(example.lengths) for example in examples), default=1)
+        width = max(64, -(-longest // 16) * 16)
+        self._batches = list(evaluation_batches(examples, (width, width), _NUM_ROWS))
+        self._step = jax.jit(
+            functools.partial(
+                evaluation_step, model=model, label_smoothing=label_smoothing
+            )
+        )
+
+    def __call__(self, params: Any) -> LossReport:
+        """The mean losses with these parameters."""
+        sums = [jax.device_get(self._step(params, batch)) for batch in self._batches]
+        num_tokens = sum(float(part.num_tokens) for part in sums)
+        likelihood = sum(float(part.negative_log_likelihood) for part in sums)
+        return LossReport(
+            sum(float(part.loss) for part in sums) / max(num_tokens, 1.0),
+            likelihood / max(num_tokens, 1.0),
+            int(num_tokens),
+        )
+
+
+def encode_pairs(
+    pairs: Sequence[Pair], vocabularies: Vocabularies
+) -> list[tuple[list[int], list[int]]]:
+    """Both sides of each pair as ids."""
+    source = vocabularies.source.encode_batch([pair[0] for pair in pairs])
+    target = vocabularies.target.encode_batch([pair[1] for pair in pairs])
+    return list(zip(source, target, strict=True))
+
+
+def evaluate(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    config: ExperimentConfig,
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[TranslationScores, LossReport, list[str]]:
+    """Scores, losses and translations of a split.
+
+    Every pair is translated and scored, whatever its length. The loss leaves out pairs
+    with an empty side or more tokens than the model's maximum.
+    """
+    hypotheses = translator.translate([pair[0] for pair in pairs], progress=progress)
+    scores = score_translations(
+        hypotheses,
+        [pair[1] for pair in pairs],
+        target_language=config.data.target_language,
+    )
+    encoded = encode_pairs(pairs, translator.vocabularies)
+    examples, _ = keep_trainable(encoded, config.model.max_length)
+    evaluator = LossEvaluator(
+        translator.model, examples, label_smoothing=config.training.label_smoothing
+    )
+    return scores, evaluator(translator.params), hypotheses
