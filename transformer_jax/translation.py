@@ -20,7 +20,7 @@ from absl import logging
 from transformer_jax.checkpointing import load_params
 from transformer_jax.config import DecodingConfig, ExperimentConfig, freeze
 from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID, Tokenizer
-from transformer_jax.decoding import Hypotheses, beam_search
+from transformer_jax.decoding.beam_search import Hypotheses, beam_search
 from transformer_jax.errors import UserError
 from transformer_jax.models import Transformer
 

@@ -1,0 +1,81 @@
+"""Scores a trained Transformer on a split of its corpus.
+
+python evaluate.py --workdir=DIR [--split=test] [--checkpoint=latest|best|average|STEP]
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from transformer_jax.command_line import Parser, run
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Parses the flags, evaluates, prints a table and writes the files."""
+    parser = Parser(description="Scores a trained Transformer on a split.")
+    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_argument("--split", default="test", help="train, validation or test")
+    parser.add_argument(
+        "--checkpoint", default="latest", help="latest, best, average or a step"
+    )
+    parser.add_argument("--data_dir", help="folder of the text, if it has moved")
+    parser.add_argument("--beam_size", type=int, help="instead of the config's")
+    parser.add_argument("--length_penalty", type=float, help="instead of the config's")
+    parser.add_argument("--output", help="default: WORKDIR/metrics.json")
+    flags, _ = parser.parse(arguments)
+
+    from transformer_jax.checkpointing import chosen_steps
+    from transformer_jax.data.sources import load_corpus
+    from transformer_jax.evaluation import evaluate
+    from transformer_jax.translation import Translator, load_config
+
+    workdir = Path(flags.workdir)
+    config = load_config(workdir)
+    if flags.data_dir:
+        data = dataclasses.replace(config.data, dir=flags.data_dir)
+        config = dataclasses.replace(config, data=data)
+    steps = chosen_steps(
+        workdir, flags.checkpoint, average_last=config.checkpoint.average_last
+    )
+    pairs = load_corpus(config.data, seed=config.seed).split(flags.split)
+    translator = Translator.from_workdir(workdir, flags.checkpoint)
+    changes = {
+        name: getattr(flags, name)
+        for name in ("beam_size", "length_penalty")
+        if getattr(flags, name) is not None
+    }
+    translator = translator.with_decoding(**changes)
+    with tqdm(
+        total=len(pairs), unit="sentence", disable=not sys.stderr.isatty()
+    ) as bar:
+        scores, report, hypotheses = evaluate(
+            translator, pairs, config, progress=bar.update
+        )
+    metrics = {
+        **dataclasses.asdict(scores),
+        "perplexity": report.perplexity,
+        "loss": report.loss,
+        "split": flags.split,
+        "checkpoint": flags.checkpoint,
+        "checkpoint_step": steps[-1],
+        "averaged_steps": steps,
+        "beam_size": translator.decoding.beam_size,
+        "length_penalty": translator.decoding.length_penalty,
+    }
+    output = Path(flags.output or workdir / "metrics.json")
+    output.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+    translations = output.with_name(f"{output.stem}.{flags.split}.txt")
+    translations.write_text("".join(f"{h}\n" for h in hypotheses), encoding="utf-8")
+    width = max(map(len, metrics))
+    for name, value in metrics.items():
+        shown = f"{value:.2f}" if isinstance(value, float) else value
+        print(f"{name:{width}}  {shown}")
+    print(f"written to {output} and {translations}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,100 @@
+"""python -m transformer_jax {translate,benchmark}: the commands beside training."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from transformer_jax.command_line import Parser, load_experiment, run
+from transformer_jax.config import nearest
+from transformer_jax.errors import UserError
+
+
+def translate(arguments: Sequence[str]) -> None:
+    """Reads sentences, one a line, and writes as many lines, in order."""
+    parser = Parser(
+        prog="python -m transformer_jax translate",
+        description="Translates sentences, one a line.",
+    )
+    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_argument("--input", help="UTF-8 text, plain or .gz (default: stdin)")
+    parser.add_argument("--output", help="default: stdout")
+    parser.add_argument(
+        "--checkpoint", default="latest", help="latest, best, average or a step"
+    )
+    parser.add_argument("--beam_size", type=int, help="instead of the config's")
+    parser.add_argument("--length_penalty", type=float, help="instead of the config's")
+    flags, _ = parser.parse(arguments)
+
+    from transformer_jax.data.sources import decode_lines, read_lines
+    from transformer_jax.translation import Translator
+
+    translator = Translator.from_workdir(flags.workdir, flags.checkpoint)
+    changes = {
+        name: getattr(flags, name)
+        for name in ("beam_size", "length_penalty")
+        if getattr(flags, name) is not None
+    }
+    translator = translator.with_decoding(**changes)
+    if flags.input:
+        lines = read_lines(Path(flags.input))
+    else:
+        content = sys.stdin.buffer.read()
+        lines = decode_lines(content, "standard input") if content else []
+    with tqdm(
+        total=len(lines), unit="sentence", disable=not sys.stderr.isatty()
+    ) as bar:
+        outputs = translator.translate(lines, progress=bar.update)
+    text = "".join(f"{output}\n" for output in outputs)
+    if flags.output:
+        # Whole or not at all.
+        partial = Path(f"{flags.output}.partial")
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, flags.output)
+    else:
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()
+
+
+def benchmark(arguments: Sequence[str]) -> None:
+    """Prints the speed of a training step beside the machine's matmul rate."""
+    parser = Parser(
+        prog="python -m transformer_jax benchmark",
+        description="Times the training step of a config on random tokens.",
+    )
+    parser.add_argument("--config", required=True, help="config file, or FILE.py:ROW")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--length", type=int, default=32, help="tokens of each side")
+    parser.add_argument("--steps", type=int, default=10)
+    flags, overrides = parser.parse(arguments, takes_config=True)
+    config = load_experiment(flags.config, overrides)
+
+    from transformer_jax.benchmark import benchmark_training
+
+    report = benchmark_training(
+        config, rows=flags.rows, length=flags.length, steps=flags.steps
+    )
+    print(report.lines())
+
+
+_COMMANDS = {"translate": translate, "benchmark": benchmark}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Hands the arguments to the named command."""
+    usage = f"usage: python -m transformer_jax {{{','.join(_COMMANDS)}}} --help"
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(usage)
+        return
+    if not arguments:
+        raise UserError(f"no command; {usage}")
+    command, *rest = arguments
+    if command not in _COMMANDS:
+        raise UserError(f"no command {command}{nearest(command, _COMMANDS)}")
+    _COMMANDS[command](rest)
+
+
+if __name__ == "__main__":
+    run(main)

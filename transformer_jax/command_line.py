@@ -1,0 +1,157 @@
+"""What the commands share: flags, config overrides, one-line errors."""
+
+import argparse
+import ast
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from absl import logging
+from ml_collections import ConfigDict
+
+from transformer_jax.config import ExperimentConfig, freeze, nearest
+from transformer_jax.errors import UserError
+
+_ERROR_STATUS = 2
+_INTERRUPTED_STATUS = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """An `ArgumentParser` that names the nearest flag and prints one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises the mistake as a UserError."""
+        raise UserError(f"{message}; see --help")
+
+    def parse(
+        self, arguments: Sequence[str], *, takes_config: bool = False
+    ) -> tuple[argparse.Namespace, dict[str, str]]:
+        """The flags, and the values of --config.KEY=VALUE by key.
+
+        Raises:
+          UserError: a flag that does not exist, or a bad value.
+        """
+        joined = _join_overrides(arguments) if takes_config else list(arguments)
+        overrides = {}
+        rest = []
+        for argument in joined:
+            if takes_config and argument.startswith("--config."):
+                key, _, value = argument.removeprefix("--config.").partition("=")
+                overrides[key] = value
+            else:
+                rest.append(argument)
+        namespace, unknown = self.parse_known_args(rest)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            name = unknown[0].partition("=")[0]
+            raise UserError(f"no flag {name}{nearest(name, flags)}")
+        return namespace, overrides
+
+
+def _join_overrides(arguments: Sequence[str]) -> list[str]:
+    """`--config.KEY VALUE` as `--config.KEY=VALUE`."""
+    joined: list[str] = []
+    pending = ""
+    for argument in arguments:
+        if pending:
+            joined.append(f"{pending}={argument}")
+            pending = ""
+        elif argument.startswith("--config.") and "=" not in argument:
+            pending = argument
+        else:
+            joined.append(argument)
+    if pending:
+        raise UserError(f"{pending} has no value, expected {pending}=VALUE")
+    return joined
+
+
+def load_experiment(path_and_row: str, overrides: dict[str, str]) -> ExperimentConfig:
+    """The experiment of a config file, with values from the command line.
+
+    Args:
+      path_and_row: "configs/multi30k.py", or with a row, "configs/multi30k.py:tiny".
+      overrides: values by dotted key, as text.
+
+    Raises:
+      UserError: no such file, key or row, or a bad value.
+    """
+    name, _, row = path_and_row.partition(":")
+    path = Path(name)
+    if not path.is_file():
+        raise UserError(
+            f"no config file {path}, expected a Python file with get_config(), such as "
+            "configs/quickstart.py"
+        )
+    spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} is not a Python file, expected one with get_config()")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (SyntaxError, ImportError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    if not hasattr(module, "get_config"):
+        raise UserError(f"{path} has no get_config(), expected a config file")
+    config = module.get_config(row) if row else module.get_config()
+    for key, text in overrides.items():
+        _override(config, key, text)
+    return freeze(config)
+
+
+def _override(config: ConfigDict, key: str, text: str) -> None:
+    """Sets a dotted key to the value that the text means."""
+    *groups, last = key.split(".")
+    here: Any = config
+    for depth, name in enumerate([*groups, last]):
+        if not isinstance(here, ConfigDict) or name not in here:
+            known = here.keys() if isinstance(here, ConfigDict) else ()
+            prefix = "".join(f"{group}." for group in groups[:depth])
+            raise UserError(f"no config key {prefix}{name}{nearest(name, known)}")
+        if depth < len(groups):
+            here = here[name]
+    before = here[last]
+    if isinstance(before, ConfigDict):
+        raise UserError(f"config key {key} is a group, expected --config.{key}.KEY")
+    with here.ignore_type():
+        here[last] = _value(text, before)
+
+
+def _value(text: str, before: Any) -> Any:
+    """The text as the kind of value that it replaces; else as is, for `freeze`."""
+    if isinstance(before, str):
+        return text
+    if isinstance(before, bool):
+        return {"true": True, "false": False}.get(text.lower(), text)
+    if isinstance(before, tuple):
+        return tuple(part.strip() for part in text.strip("()").split(",") if part)
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
+    """Runs a command with the process's arguments and exits with its status.
+
+    0 = done; 2 = a mistake of the user's, one line on standard error; 130 =
+    interrupted.
+    """
+    logging.set_verbosity(logging.WARNING)
+    logging.use_absl_handler()
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(_ERROR_STATUS)
+    except OSError as error:
+        # Full disks, read-only folders and their like: the system's words, one line.
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(_ERROR_STATUS)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED_STATUS)
+    sys.exit(0)
