@@ -1,0 +1,269 @@
+"""The config: its values are the paper's, and each mistake is one line."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from transformer_jax.config import (
+    CheckpointConfig,
+    DataConfig,
+    DecodingConfig,
+    ExperimentConfig,
+    TransformerConfig,
+    ValidationConfig,
+    base_config,
+    freeze,
+    nearest,
+)
+from transformer_jax.errors import UserError
+
+
+def error_of(values: Any) -> str:
+    """The message that freezing the values ends in, which must be one line."""
+    with pytest.raises(UserError) as caught:
+        freeze(values)
+    message = str(caught.value)
+    assert message
+    assert "\n" not in message
+    return message
+
+
+def test_base_model_is_table_3s() -> None:
+    model = TransformerConfig.base()
+    assert (model.num_layers, model.d_model, model.d_ff) == (6, 512, 2048)
+    assert (model.num_heads, model.d_k, model.d_v) == (8, 64, 64)
+    assert model.dropout_rate == 0.1
+    assert model.attention_dropout_rate == 0.0
+    assert (model.norm, model.positions, model.share_embeddings) == (
+        "post",
+        "sinusoidal",
+        True,
+    )
+
+
+def test_big_model_is_table_3s() -> None:
+    model = TransformerConfig.big()
+    assert (model.num_layers, model.d_model, model.d_ff) == (6, 1024, 4096)
+    assert (model.num_heads, model.d_k, model.d_v) == (16, 64, 64)
+    assert model.dropout_rate == 0.3
+
+
+def test_changes_go_on_top_of_base_and_big() -> None:
+    assert TransformerConfig.base(d_model=256).d_k == 32
+    big = TransformerConfig.big(dropout_rate=0.1)
+    assert (big.dropout_rate, big.d_model) == (0.1, 1024)
+
+
+def test_training_defaults_are_the_papers() -> None:
+    config = ExperimentConfig()
+    assert config.training.steps == 100_000
+    assert config.training.batch_tokens == 25_000
+    assert config.training.label_smoothing == 0.1
+    optimizer = config.optimizer
+    assert (optimizer.b1, optimizer.b2, optimizer.eps) == (0.9, 0.98, 1e-9)
+    assert optimizer.warmup_steps == 4000
+    assert (config.decoding.beam_size, config.decoding.length_penalty) == (4, 0.6)
+    assert config.decoding.max_extra_length == 50
+    assert config.checkpoint.average_last == 5
+
+
+def test_freezing_the_base_config_gives_the_defaults() -> None:
+    assert freeze(base_config()) == ExperimentConfig()
+    assert freeze({}) == ExperimentConfig()
+
+
+def test_to_dict_survives_json_and_freezes_to_the_same_experiment() -> None:
+    values = base_config()
+    values.seed = 7
+    values.model.d_model = 96
+    values.data.train = ("first", "second")
+    values.optimizer.factor = 2.5
+    config = freeze(values)
+    plain = json.loads(json.dumps(config.to_dict()))
+    assert plain == config.to_dict()
+    assert plain["data"]["train"] == ["first", "second"]
+    assert freeze(plain) == config
+
+
+def test_head_widths_follow_a_changed_width_and_can_be_given() -> None:
+    values = base_config()
+    values.model.d_model = 130
+    values.model.num_heads = 13
+    assert (freeze(values).model.d_k, freeze(values).model.d_v) == (10, 10)
+    values.model.d_k = 3
+    assert (freeze(values).model.d_k, freeze(values).model.d_v) == (3, 10)
+
+
+def test_base_config_is_fresh_each_time_and_refuses_new_keys() -> None:
+    changed = base_config()
+    changed.model.d_model = 2
+    assert base_config().model.d_model == 512
+    with pytest.raises(AttributeError):
+        changed.model.d_modle = 2
+
+
+def test_frozen_values_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        freeze({}).model.d_model = 2  # type: ignore[misc]
+
+
+def test_text_is_a_tuple_of_one_name() -> None:
+    assert freeze({"data": {"train": "news"}}).data.train == ("news",)
+    assert freeze({"data": {"train": ["a", "b"]}}).data.train == ("a", "b")
+
+
+def test_whole_numbers_are_fine_where_a_fraction_is_expected() -> None:
+    factor = freeze({"optimizer": {"factor": 2}}).optimizer.factor
+    assert factor == 2.0
+    assert isinstance(factor, float)
+
+
+@pytest.mark.parametrize(
+    ("values", "wrong", "meant"),
+    [
+        ({"model": {"droput_rate": 0.1}}, "model.droput_rate", "dropout_rate"),
+        ({"model": {"num_head": 4}}, "model.num_head", "num_heads"),
+        ({"modle": {}}, "modle", "model"),
+        ({"training": {"stepz": 1}}, "training.stepz", "steps"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(
+    values: dict[str, Any], wrong: str, meant: str
+) -> None:
+    message = error_of(values)
+    assert f"{wrong}:" in message
+    assert f"did you mean {meant}?" in message
+
+
+def test_a_key_like_no_other_names_them_all() -> None:
+    message = error_of({"mesh": {"zzzzzz": 1}})
+    assert "mesh.zzzzzz" in message
+    assert "data, fsdp, tensor" in message
+    assert nearest("qqq", ["one", "two"]) == ", expected one of one, two"
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "expected"),
+    [
+        ("model", "num_layers", "six", "int"),
+        ("model", "num_layers", 6.0, "int"),
+        ("model", "num_layers", True, "int"),
+        ("model", "num_layers", None, "int"),
+        ("model", "dropout_rate", "0.1", "float"),
+        ("model", "dropout_rate", False, "float"),
+        ("model", "share_embeddings", 1, "bool"),
+        ("data", "dir", 3, "str"),
+        ("model", "norm", "middle", "post, pre"),
+        ("model", "dtype", "float16", "float32, bfloat16"),
+        ("data", "train", [], "names"),
+        ("data", "train", [1, 2], "names"),
+    ],
+)
+def test_a_value_of_the_wrong_type_names_key_value_and_type(
+    group: str, key: str, value: Any, expected: str
+) -> None:
+    message = error_of({group: {key: value}})
+    assert f"{group}.{key}" in message
+    assert repr(value) in message
+    assert expected in message
+
+
+def test_stems_that_are_no_list_are_a_user_error() -> None:
+    assert "data.train" in error_of({"data": {"train": 3}})
+
+
+def test_a_value_in_place_of_a_group_says_so() -> None:
+    message = error_of({"model": 3})
+    assert "config key model is 3" in message
+    assert "model.KEY" in message
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [
+        ("model", "vocab_size", 0),
+        ("model", "num_layers", 0),
+        ("model", "d_model", -2),
+        ("model", "d_ff", 0),
+        ("model", "num_heads", 0),
+        ("model", "max_length", 0),
+        ("model", "d_k", -1),
+        ("model", "d_v", -1),
+        ("model", "dropout_rate", 1.0),
+        ("model", "dropout_rate", -0.1),
+        ("model", "dropout_rate", float("nan")),
+        ("model", "attention_dropout_rate", 1.5),
+        ("data", "held_out_pairs", 0),
+        ("data", "num_phrases", 0),
+        ("data", "max_length", 0),
+        ("training", "steps", 0),
+        ("training", "batch_tokens", -1),
+        ("training", "log_every_steps", 0),
+        ("training", "label_smoothing", 1.0),
+        ("optimizer", "factor", 0.0),
+        ("optimizer", "warmup_steps", 0),
+        ("optimizer", "eps", 0.0),
+        ("validation", "every_steps", 0),
+        ("checkpoint", "every_steps", 0),
+        ("checkpoint", "keep_last", 0),
+        ("checkpoint", "average_last", 0),
+        ("decoding", "beam_size", 0),
+        ("decoding", "batch_tokens", 0),
+        ("decoding", "length_penalty", -0.5),
+    ],
+)
+def test_a_value_out_of_range_names_key_and_value(
+    group: str, key: str, value: float
+) -> None:
+    message = error_of({group: {key: value}})
+    assert f"{group}.{key} is {value}" in message
+    assert "expected" in message
+
+
+def test_the_edges_of_ranges_are_allowed() -> None:
+    assert TransformerConfig(dropout_rate=0.0).dropout_rate == 0.0
+    assert DecodingConfig(length_penalty=0.0).length_penalty == 0.0
+    assert CheckpointConfig(keep_last=3, average_last=3).average_last == 3
+    assert DataConfig(max_length=31, row_length=31).row_length == 31
+
+
+def test_a_width_that_heads_do_not_divide_names_both() -> None:
+    message = error_of({"model": {"d_model": 100, "num_heads": 7}})
+    assert "model.d_model is 100" in message
+    assert "model.num_heads 7" in message
+    given = TransformerConfig(d_model=100, num_heads=7, d_k=5, d_v=3)
+    assert (given.d_k, given.d_v) == (5, 3)
+
+
+def test_sinusoids_need_an_even_width_and_learned_positions_do_not() -> None:
+    odd = {"d_model": 15, "num_heads": 3}
+    assert "even" in error_of({"model": odd})
+    assert freeze({"model": {**odd, "positions": "learned"}}).model.d_model == 15
+
+
+def test_lengths_that_contradict_each_other_are_named() -> None:
+    message = error_of({"data": {"max_length": 64, "row_length": 63}})
+    assert "data.row_length is 63" in message
+    assert "data.max_length 64" in message
+    message = error_of({"model": {"max_length": 100}})
+    assert "data.max_length is 256" in message
+    assert "model.max_length 100" in message
+
+
+def test_one_language_is_not_a_pair() -> None:
+    message = error_of({"data": {"source_language": "de"}})
+    assert "'de'" in message
+
+
+def test_more_checkpoints_cannot_be_averaged_than_are_kept() -> None:
+    message = error_of({"checkpoint": {"keep_last": 2, "average_last": 3}})
+    assert "checkpoint.average_last is 3" in message
+    assert "checkpoint.keep_last 2" in message
+
+
+def test_best_by_bleu_needs_sentences_to_score() -> None:
+    assert "bleu_sentences" in error_of({"validation": {"bleu_sentences": 0}})
+    by_loss = ValidationConfig(bleu_sentences=0, metric="loss")
+    assert by_loss.bleu_sentences == 0
