@@ -1,36 +1,52 @@
-"""English -> German dates, times, numbers and prices: the whole path in minutes.
+"""A small model of generated phrases: dates, clock times, numbers, prices, EN-DE.
 
-python train.py --config=configs/quickstart.py
-
-Needs no data: the corpus `phrases` is generated.
+Command: python train.py --config=configs/quickstart.py
+Data: none to fetch; the `phrases` corpus is generated.
+Hardware and time: made for 5 minutes on 2 CPU cores; not measured yet.
+Expected score: made for 95 sacreBLEU on its held-out test; not measured yet.
 """
+
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from transformer_jax.config import base_config
+from transformer_jax.errors import UserError
 
 
-def get_config() -> ConfigDict:
-    """The config."""
-    config = base_config()
-    model, data, training = config.model, config.data, config.training
-    # 1500 * 128 embedding + 2 * 196,736 + 2 * 262,528 in the layers = 1,110,528.
-    model.vocab_size = 1500
-    model.num_layers = 2
-    model.d_model = 128
-    model.d_ff = 512
-    model.num_heads = 4
-    model.dropout_rate = 0.1
-    model.max_length = 128
-    data.corpus = "phrases"
-    data.num_phrases = 40_000
-    data.max_length = 64
-    data.row_length = 64
-    training.steps = 2500
-    training.batch_tokens = 2048
+def get_config(row: str = "") -> ConfigDict:
+    """A Transformer small enough for a laptop."""
+    if row:
+        raise UserError(
+            f"configs/quickstart.py has no row {row!r}: it has none, leave it out"
+        )
+    config: Any = base_config()
+
+    # With d = d_model and f = d_ff, an encoder layer has 4 d^2 (attention) + 2 d f + d
+    # + f (feed-forward) + 4 d (two norms) = 131,968 parameters, a decoder layer 4 d^2 +
+    # 2 d more = 197,760. 3 of each and 2000 d of embeddings: 1,245,184.
+    config.model.vocab_size = 2000
+    config.model.num_layers = 3
+    config.model.d_model = 128
+    config.model.d_ff = 256
+    config.model.num_heads = 4
+    config.model.dropout_rate = 0.1
+    config.model.max_length = 64
+
+    config.data.corpus = "phrases"
+    config.data.num_phrases = 40_000
+    config.data.max_length = 64
+    config.data.row_length = 64
+
+    config.training.steps = 2500
+    config.training.batch_tokens = 2048
+    config.training.log_every_steps = 100
+
+    # Peak rate (128 * 400)^-0.5 = 0.0044.
+    config.optimizer.factor = 1.0
     config.optimizer.warmup_steps = 400
-    config.optimizer.factor = 0.5
-    config.optimizer.cooldown_steps = 1000
+    config.optimizer.cooldown_steps = 800
+
     config.validation.every_steps = 500
     config.checkpoint.every_steps = 500
     return config

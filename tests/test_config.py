@@ -96,12 +96,16 @@ def test_head_widths_follow_a_changed_width_and_can_be_given() -> None:
     assert (freeze(values).model.d_k, freeze(values).model.d_v) == (3, 10)
 
 
-def test_base_config_is_fresh_each_time_and_refuses_new_keys() -> None:
+def test_base_config_is_fresh_each_time() -> None:
     changed = base_config()
     changed.model.d_model = 2
     assert base_config().model.d_model == 512
+
+
+def test_base_config_refuses_new_keys() -> None:
+    values = base_config()
     with pytest.raises(AttributeError):
-        changed.model.d_modle = 2
+        values.model.d_modle = 2
 
 
 def test_frozen_values_cannot_be_changed() -> None:

@@ -19,7 +19,8 @@ LAYERS = [
     ("translation",),
     ("evaluation", "visualization"),
     ("training.loop", "benchmark"),
-    ("command_line", "__main__"),
+    ("command_line",),
+    ("__main__",),
 ]
 # What each room may import of the package, where that is less than all below it.
 ALLOWED = {
@@ -107,16 +108,15 @@ def test_imports_in_functions_and_from_the_package_are_seen() -> None:
 @pytest.mark.parametrize("path", FILES, ids=names_of_files())
 def test_every_file_has_a_layer(path: Path) -> None:
     name = module_name(path)
-    if name in ("", "training"):
-        assert not own_imports(path)
-    else:
+    # The package itself may offer names of any layer but the top.
+    if name not in ("", "training"):
         assert layer(name) is not None, f"add {name} to LAYERS in {__file__}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=names_of_files())
 def test_imports_go_downward_only(path: Path) -> None:
     name = module_name(path)
-    own_layer = layer(name)
+    own_layer = len(LAYERS) - 1 if name == "" else layer(name)
     for imported in own_imports(path) - {""}:
         below = layer(imported)
         assert below is not None, f"{name} imports {imported}, which has no layer"

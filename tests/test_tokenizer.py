@@ -204,7 +204,7 @@ def test_empty_text_is_a_user_error(lines: list[str]) -> None:
 
 
 def test_a_missing_or_broken_vocabulary_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no vocabulary .*nowhere"):
+    with pytest.raises(UserError, match=r"no vocabulary .*nowhere"):
         Tokenizer.load(tmp_path / "nowhere")
     broken = tmp_path / "broken"
     broken.write_bytes(b"not a model")

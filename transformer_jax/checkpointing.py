@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from absl import logging
+from etils import epath
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_jax.errors import UserError
@@ -50,14 +50,12 @@ class Checkpoints:
 
     def __init__(self, workdir: Path, *, keep_last: int) -> None:
         """Opens the folder, and makes it where it is missing."""
-        # Orbax logs each save in a dozen lines; its errors are raised all the same.
-        python_logging.getLogger("absl").addFilter(_is_not_from_orbax)
+        _quiet_orbax()
         self._manager = ocp.CheckpointManager(
             (workdir / _FOLDER).absolute(),
             item_names=("params", "optimizer_state", "meta"),
             options=ocp.CheckpointManagerOptions(
                 create=True,
-                cleanup_tmp_directories=True,
                 preservation_policy=_LatestAndBest(keep_last),
                 enable_async_checkpointing=True,
             ),
@@ -99,16 +97,21 @@ class Checkpoints:
             ),
         )
         count = jax.device_put(np.int32(step), abstract.step.sharding)
-        return TrainState(count, restored.params, restored.optimizer_state)
+        return TrainState(count, restored["params"], restored["optimizer_state"])
 
     def meta(self, step: int) -> dict[str, Any]:
         """What `save` was told of the run at `step`."""
         args = ocp.args.Composite(meta=ocp.args.JsonRestore())
-        return self._manager.restore(step, args=args).meta
+        return self._manager.restore(step, args=args)["meta"]
 
     def close(self) -> None:
         """Waits until all is saved."""
         self._manager.close()
+
+
+def _quiet_orbax() -> None:
+    """Orbax logs each save in a dozen lines; its errors are raised all the same."""
+    python_logging.getLogger("absl").addFilter(_is_not_from_orbax)
 
 
 def _is_not_from_orbax(record: python_logging.LogRecord) -> bool:
@@ -166,7 +169,8 @@ def chosen_steps(
 
 def _score(workdir: Path, step: int) -> float | None:
     path = workdir / _FOLDER / str(step) / "meta"
-    return ocp.JsonCheckpointHandler().restore(path.absolute()).get(_SCORE)
+    meta = ocp.JsonCheckpointHandler().restore(epath.Path(path.absolute()))
+    return meta.get(_SCORE)
 
 
 def load_params(
@@ -189,11 +193,11 @@ def load_params(
 
 def _load(workdir: Path, step: int) -> Any:
     path = (workdir / _FOLDER / str(step) / "params").absolute()
-    logging.info("Loading %s", path)
+    _quiet_orbax()
     checkpointer = ocp.PyTreeCheckpointer()
-    metadata = checkpointer.metadata(path).item_metadata.tree
+    metadata: Any = checkpointer.metadata(path).item_metadata
     restore_args = jax.tree.map(
-        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), metadata
+        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), metadata.tree
     )
     return checkpointer.restore(
         path, args=ocp.args.PyTreeRestore(restore_args=restore_args)

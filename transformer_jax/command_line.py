@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from absl import logging
+from absl import flags, logging
 from ml_collections import ConfigDict
 
 from transformer_jax.config import ExperimentConfig, freeze, nearest
@@ -47,9 +47,9 @@ class Parser(argparse.ArgumentParser):
                 rest.append(argument)
         namespace, unknown = self.parse_known_args(rest)
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
+            known = [name for action in self._actions for name in action.option_strings]
             name = unknown[0].partition("=")[0]
-            raise UserError(f"no flag {name}{nearest(name, flags)}")
+            raise UserError(f"no flag {name}{nearest(name, known)}")
         return namespace, overrides
 
 
@@ -143,6 +143,7 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     """
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
+    flags.FLAGS.mark_as_parsed()  # absl's own flags have no part here
     try:
         main(sys.argv[1:])
     except UserError as error:

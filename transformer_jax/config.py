@@ -2,9 +2,9 @@
 
 Files under `configs/` return the mutable twin of `ExperimentConfig`, an
 `ml_collections.ConfigDict` made by `base_config()`, changed where they differ from the
-paper's base model. `freeze` turns the final values into the dataclasses that the rest of
-the package reads. Section numbers are those of "Attention Is All You Need" (Vaswani et
-al. 2017).
+paper's base model. `freeze` turns the final values into the dataclasses that the rest
+of the package reads. Section numbers are those of "Attention Is All You Need"
+(Vaswani et al. 2017).
 """
 
 import dataclasses
@@ -253,8 +253,9 @@ class ExperimentConfig:
     def __post_init__(self) -> None:
         if self.data.max_length > self.model.max_length:
             raise UserError(
-                f"data.max_length is {self.data.max_length}, more than model.max_length "
-                f"{self.model.max_length}: raise the latter or lower the former"
+                f"data.max_length is {self.data.max_length}, more than "
+                f"model.max_length {self.model.max_length}: raise the latter or lower "
+                "the former"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -279,7 +280,7 @@ def base_config() -> ConfigDict:
     # Left to be derived from d_model and num_heads, which a config file may change.
     values["model"].update(d_k=0, d_v=0)
     values["data"]["train"] = tuple(values["data"]["train"])
-    return ConfigDict(values)
+    return ConfigDict(values).lock()
 
 
 def freeze(values: ConfigDict | Mapping[str, Any]) -> ExperimentConfig:
@@ -302,8 +303,8 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
         if dataclasses.is_dataclass(fields[name]):
             if not isinstance(value, Mapping):
                 raise UserError(
-                    f"config key {prefix}{name} is {value!r}, expected a group of keys: "
-                    f"set {prefix}{name}.KEY"
+                    f"config key {prefix}{name} is {value!r}, expected a group of "
+                    f"keys: set {prefix}{name}.KEY"
                 )
             arguments[name] = _build(
                 typing.cast(type, fields[name]), value, f"{prefix}{name}."
@@ -324,7 +325,7 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
             )
         return value
     if origin is tuple:
-        values = (value,) if isinstance(value, str) else tuple(value)
+        values = tuple(value) if isinstance(value, list | tuple) else (value,)
         if not values or not all(isinstance(item, str) for item in values):
             raise UserError(f"config key {name} is {value!r}, expected names, like a,b")
         return values

@@ -33,7 +33,7 @@ class LossReport:
 
     @property
     def perplexity(self) -> float:
-        """exp of the unsmoothed loss per word piece, as the paper's Table 3."""
+        """Exp of the unsmoothed loss per word piece, as the paper's Table 3."""
         return math.exp(min(self.negative_log_likelihood, 700.0))
 
 

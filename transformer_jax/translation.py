@@ -24,7 +24,7 @@ from transformer_jax.decoding.beam_search import Hypotheses, beam_search
 from transformer_jax.errors import UserError
 from transformer_jax.models import Transformer
 
-# Padded lengths of source sentences, the end token included; longer ones go on doubling.
+# Padded lengths of source sentences with the end token; longer ones go on doubling.
 _LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 

@@ -1,0 +1,1 @@
+"""Text, corpora, special ids, batches; never imports jax."""

@@ -1,8 +1,8 @@
 """The arrays of one global batch."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
+Ids = Any  # a numpy array in the pipeline, a jax.Array inside a step
 
 
 class Batch(NamedTuple):
@@ -15,8 +15,8 @@ class Batch(NamedTuple):
                                                target_segments  1  1  1  2  2  0
     """
 
-    source: np.ndarray  # int32 [rows, source], ids, each sentence ended by the end id
-    source_segments: np.ndarray  # int32 [rows, source], 0 = padding, 1, 2, … = sentence
-    target_input: np.ndarray  # int32 [rows, target], start id, then the ids
-    target_output: np.ndarray  # int32 [rows, target], the ids, then the end id
-    target_segments: np.ndarray  # int32 [rows, target], as source_segments
+    source: Ids  # int32 [rows, source], ids, each sentence ended by the end id
+    source_segments: Ids  # int32 [rows, source], 0 = padding, 1, 2, … = sentence
+    target_input: Ids  # int32 [rows, target], start id, then the ids
+    target_output: Ids  # int32 [rows, target], the ids, then the end id
+    target_segments: Ids  # int32 [rows, target], as source_segments

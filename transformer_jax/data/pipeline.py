@@ -1,16 +1,17 @@
 """Token ids -> the endless stream of training batches, a function of (seed, step).
 
 Sentences are *packed*: several share a row, told apart by segments, so that all batches
-have one shape and nearly all positions hold a token. How pairs share rows depends on the
-seed alone, and the order of the rows on (seed, epoch). Step N trains on the N-th run of
-rows of that endless sequence, so any step's batch can be built without the ones before.
+have one shape and nearly all positions hold a token. How pairs share rows depends on
+the seed alone, and the order of the rows on (seed, epoch). Step N trains on the N-th
+run of rows of that endless sequence, so any step's batch can be built without the ones
+before.
 """
 
 import dataclasses
 import functools
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
 
@@ -196,7 +197,7 @@ def make_batch(
 
 def prefetch(
     make: Callable[[int], Batch], first_step: int, last_step: int, depth: int = 4
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """`make(step)` for each step, built by a thread ahead of use.
 
     An exception in `make` is raised here, at the step it belongs to. Closing the

@@ -126,12 +126,12 @@ def _read_pairs(config: DataConfig, stem: str) -> list[Pair]:
 
 def _read_tsv(path: Path) -> list[Pair]:
     pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, strip=" \r"), start=1):
         fields = line.split("\t")
         if len(fields) != 2:
             raise UserError(
-                f"{path} line {number} has {len(fields)} tab-separated fields, expected "
-                "2: source text, a tab, target text"
+                f"{path} line {number} has {len(fields)} tab-separated fields, "
+                "expected 2: source text, a tab, target text"
             )
         pairs.append((fields[0].strip(), fields[1].strip()))
     return pairs
@@ -145,8 +145,8 @@ def _find(path: Path) -> Path | None:
     return None
 
 
-def read_lines(path: Path) -> list[str]:
-    r"""The lines of a UTF-8 file, plain or .gz, stripped of outer white space.
+def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
+    r"""The lines of a UTF-8 file, plain or .gz, without the outer characters `strip`.
 
     Lines end at "\n" or "\r\n" only: U+2028, U+0085, form feeds and their like are
     text, where `str.splitlines` would break a line and shift all that follow it.
@@ -163,10 +163,10 @@ def read_lines(path: Path) -> list[str]:
         raise UserError(f"cannot read {path}: {reason}") from error
     if not content.strip():
         raise UserError(f"{path} is empty, expected one sentence a line")
-    return decode_lines(content, str(path))
+    return decode_lines(content, str(path), strip=strip)
 
 
-def decode_lines(content: bytes, name: str) -> list[str]:
+def decode_lines(content: bytes, name: str, *, strip: str = " \t\r") -> list[str]:
     """The lines of UTF-8 `content`; `name` is what an error calls it."""
     # A byte order mark is not text.
     content = content.removeprefix(b"\xef\xbb\xbf")
@@ -182,4 +182,4 @@ def decode_lines(content: bytes, name: str) -> list[str]:
             "convert it, for example with iconv -f latin1 -t utf-8"
         ) from None
     lines = text.removesuffix("\n").split("\n")
-    return [line.removesuffix("\r").strip(" \t\r") for line in lines]
+    return [line.removesuffix("\r").strip(strip) for line in lines]

@@ -96,8 +96,8 @@ def train_tokenizer(
 ) -> Tokenizer:
     """A vocabulary of exactly `vocab_size` ids, learned from the lines.
 
-    The ids are PAD, START, END, UNKNOWN, the 256 bytes, then pieces. The same lines give
-    the same pieces.
+    The ids are PAD, START, END, UNKNOWN, the 256 bytes, then pieces. The same lines
+    give the same pieces.
 
     Args:
       lines: training text.

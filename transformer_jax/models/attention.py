@@ -53,7 +53,9 @@ def scaled_dot_product_attention(
     *,
     dropout_rate: float = 0.0,
     rng: Key[Array, ""] | None = None,
-) -> tuple[Float[Array, "batch query heads d_v"], Float[Array, "batch heads query key"]]:
+) -> tuple[
+    Float[Array, "batch query heads d_v"], Float[Array, "batch heads query key"]
+]:
     """Weighted values and the weights: softmax(Q K^T / sqrt(d_k)) V (equation 1).
 
     The softmax is in float32. A query that may attend nowhere gets the plain average of
@@ -66,6 +68,7 @@ def scaled_dot_product_attention(
       mask: True = may attend; absent = everywhere.
       dropout_rate: of the weights, where `rng` is given (not in the paper).
       rng: key for the dropout.
+
     Returns:
       The attended values, and the weights before dropout in float32.
     """

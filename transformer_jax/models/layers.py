@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from transformer_jax.models.precision import Precision
 
+
 def dropout(
     x: Float[Array, "*axes width"], rate: float, rng: Key[Array, ""] | None
 ) -> Float[Array, "*axes width"]:
@@ -37,9 +38,7 @@ def dropout(
     return jnp.where(is_kept[..., :width], x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def _random_words(
-    rng: Key[Array, ""], shape: tuple[int, ...]
-) -> tuple[Array, Array]:
+def _random_words(rng: Key[Array, ""], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """Two arrays of uniform 32-bit words: Threefry-2x32 of the element's index.
 
     The generator of `jax.random` (Salmon et al. 2011, "Parallel random numbers: as easy

@@ -1,7 +1,8 @@
-"""In which number formats the model computes: one einsum for all its weight matrices."""
+"""The number formats the model computes in: one einsum for all its weight matrices."""
 
 import dataclasses
-import functools
+from collections.abc import Callable
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +22,8 @@ class Precision:
     matmul_dtype: str = "float32"
 
     def einsum(
-        self, equation: str, x: Float[Array, "..."], y: Float[Array, "..."]
-    ) -> Float[Array, "..."]:
+        self, equation: str, x: Float[Array, "*x_axes"], y: Float[Array, "*y_axes"]
+    ) -> Float[Array, "*axes"]:
         """`jnp.einsum(equation, x, y)`, rounded operands, float32 accumulation.
 
         Each index must stand in two of the three terms, so that the gradient is again
@@ -37,11 +38,18 @@ class Precision:
         return _rounded_einsum(equation, self.matmul_dtype, x, y).astype(self.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _rounded_einsum(equation: str, dtype: str, x: Array, y: Array) -> Array:
+FLOAT32 = Precision()
+
+
+def _product(equation: str, dtype: str, x: Array, y: Array) -> Array:
     return jnp.einsum(
         equation, x.astype(dtype), y.astype(dtype), preferred_element_type=jnp.float32
     )
+
+
+_rounded_einsum: Callable[[str, str, Array, Array], Array] = jax.custom_vjp(
+    _product, nondiff_argnums=(0, 1)
+)
 
 
 def _forward(
@@ -50,7 +58,7 @@ def _forward(
     # Zero-size arrays remember the operands' own dtypes for the gradients.
     types = jnp.zeros(0, x.dtype), jnp.zeros(0, y.dtype)
     rounded = x.astype(dtype), y.astype(dtype)
-    return _rounded_einsum(equation, dtype, x, y), (*rounded, *types)
+    return _product(equation, dtype, x, y), (*rounded, *types)
 
 
 def _backward(
@@ -59,9 +67,9 @@ def _backward(
     x, y, x_type, y_type = saved
     operands, out = equation.split("->")
     x_axes, y_axes = operands.split(",")
-    x_gradient = _rounded_einsum(f"{out},{y_axes}->{x_axes}", dtype, gradient, y)
-    y_gradient = _rounded_einsum(f"{x_axes},{out}->{y_axes}", dtype, x, gradient)
+    x_gradient = _product(f"{out},{y_axes}->{x_axes}", dtype, gradient, y)
+    y_gradient = _product(f"{x_axes},{out}->{y_axes}", dtype, x, gradient)
     return x_gradient.astype(x_type.dtype), y_gradient.astype(y_type.dtype)
 
 
-_rounded_einsum.defvjp(_forward, _backward)
+cast(Any, _rounded_einsum).defvjp(_forward, _backward)

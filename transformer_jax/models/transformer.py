@@ -29,7 +29,7 @@ from transformer_jax.models.precision import Precision
 
 @struct.dataclass
 class Memory:
-    """What the decoder reads of the source at each step: computed once, never changed."""
+    """What the decoder reads of the source at each step, computed once."""
 
     keys: tuple[Array, ...]  # a layer each: [batch, source, heads, d_k]
     values: tuple[Array, ...]  # a layer each: [batch, source, heads, d_v]
@@ -362,9 +362,7 @@ def num_parameters(config: TransformerConfig) -> int:
     63045632
     """
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(
-        Transformer(config).init, jax.random.key(0), tokens, tokens
-    )
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 

@@ -1,0 +1,1 @@
+"""Loss, optimiser, step, loop: what changes parameters."""

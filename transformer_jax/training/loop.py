@@ -120,7 +120,9 @@ def _train(
     mesh = make_mesh(config.mesh)
     model = Transformer(config.model)
     optimizer = make_optimizer(
-        config.optimizer, d_model=config.model.d_model, total_steps=config.training.steps
+        config.optimizer,
+        d_model=config.model.d_model,
+        total_steps=config.training.steps,
     )
     init = functools.partial(init_state, model, optimizer)
     init_key, dropout_key = jax.random.split(jax.random.key(config.seed))
@@ -198,9 +200,7 @@ def _train(
                 pending.clear()
                 seconds = time.perf_counter() - window_start
                 window["train/step_time_s"] = seconds / (step - window_step)
-                window["train/target_tokens_per_s"] = (
-                    window.pop("num_tokens") / seconds
-                )
+                window["train/target_tokens_per_s"] = window.pop("num_tokens") / seconds
                 writer.write(step, window)
                 _say_window(step, window, config, bar)
             score = None
@@ -414,9 +414,9 @@ def _window(metrics: list[dict[str, np.ndarray]], step: int) -> dict[str, float]
         for name, value in one.items():
             if not math.isfinite(value):
                 raise NonFiniteError(
-                    f"{name} is {value} at step {step - len(metrics) + i + 1}: stopped; "
-                    "the last checkpoint is good. Lower optimizer.factor or raise "
-                    "optimizer.warmup_steps"
+                    f"{name} is {value} at step {step - len(metrics) + i + 1}: "
+                    "stopped; the last checkpoint is good. Lower optimizer.factor "
+                    "or raise optimizer.warmup_steps"
                 )
     means = {
         f"train/{name}": float(np.mean([one[name] for one in metrics]))

@@ -4,13 +4,14 @@ Axes: b batch, t target, c chunk of target positions, m d_model, w vocab.
 """
 
 import functools
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.models.precision import Precision
+from transformer_jax.models.precision import FLOAT32, Precision
 
 # Logits exist for so many positions at once: few enough to stay in a CPU's cache and to
 # take no memory to speak of on an accelerator, enough to keep its matrix units busy.
@@ -33,7 +34,7 @@ def smoothed_cross_entropy(
     is_real: Bool[Array, "batch target"],
     *,
     label_smoothing: float = 0.1,
-    precision: Precision = Precision(),
+    precision: Precision = FLOAT32,
     positions_per_chunk: int = POSITIONS_PER_CHUNK,
 ) -> LossSums:
     r"""Sums of the losses of softmax(hidden · output_matrix^T) at real positions.
@@ -72,7 +73,7 @@ def smoothed_cross_entropy(
         x = x.reshape(rows, num_chunks, length // num_chunks, *x.shape[2:])
         return jnp.moveaxis(x, 1, 0)
 
-    loss, negative_log_likelihood = _sums(
+    loss, negative_log_likelihood = cast(Any, _sums)(
         label_smoothing,
         precision,
         chunked(hidden),

@@ -1,5 +1,7 @@
 """Adam with the paper's learning-rate schedule (Section 5.3)."""
 
+from typing import cast
+
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
@@ -16,7 +18,9 @@ def learning_rate(
     total_steps: int = 0,
     cooldown_steps: int = 0,
 ) -> Float[Array, ""]:
-    """factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (equation 3).
+    """The learning rate of an update (equation 3).
+
+    factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
 
     Args:
       step: the update about to be made, from 1.
@@ -60,5 +64,5 @@ def make_optimizer(
 
     return optax.chain(
         optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps),
-        optax.scale_by_learning_rate(schedule),
+        optax.scale_by_learning_rate(cast(optax.Schedule, schedule)),
     )

@@ -1,6 +1,6 @@
 """One pure training step, and one pure evaluation step."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -57,10 +57,13 @@ def batch_loss(
         )
         return hidden, model.output_matrix()
 
-    hidden, output_matrix = model.apply(
-        {"params": params},
-        method=forward,
-        rngs={} if dropout_key is None else {"dropout": dropout_key},
+    hidden, output_matrix = cast(
+        tuple[Array, Array],
+        model.apply(
+            {"params": params},
+            method=forward,
+            rngs={} if dropout_key is None else {"dropout": dropout_key},
+        ),
     )
     return smoothed_cross_entropy(
         hidden,

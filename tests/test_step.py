@@ -1,0 +1,96 @@
+"""One training step: what it computes, and what its dropout depends on."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.config import OptimizerConfig, TransformerConfig
+from transformer_jax.data.batch import Batch
+from transformer_jax.models import Transformer
+from transformer_jax.training.optimizer import make_optimizer
+from transformer_jax.training.step import evaluation_step, init_state, train_step
+
+CONFIG = TransformerConfig(
+    vocab_size=13, num_layers=1, d_model=10, d_ff=11, num_heads=3, d_k=5, d_v=7
+)
+MODEL = Transformer(CONFIG)
+OPTIMIZER = make_optimizer(OptimizerConfig(warmup_steps=11), d_model=10, total_steps=40)
+STEP = jax.jit(
+    functools.partial(train_step, model=MODEL, optimizer=OPTIMIZER, label_smoothing=0.1)
+)
+# The example of the class Batch and a second row.
+BATCH = Batch(
+    source=np.array([[7, 8, 2, 9, 2, 0, 0], [9, 3, 4, 5, 2, 0, 0]]),
+    source_segments=np.array([[1, 1, 1, 2, 2, 0, 0], [1, 1, 1, 1, 1, 0, 0]]),
+    target_input=np.array([[1, 5, 6, 1, 4], [1, 7, 8, 0, 0]]),
+    target_output=np.array([[5, 6, 2, 4, 2], [7, 8, 2, 0, 0]]),
+    target_segments=np.array([[1, 1, 1, 2, 2], [1, 1, 1, 0, 0]]),
+)
+BATCH = Batch(*(x.astype(np.int32) for x in BATCH))
+
+
+@pytest.fixture(scope="module")
+def state():
+    return init_state(MODEL, OPTIMIZER, jax.random.key(0))
+
+
+def test_training_on_one_batch_lowers_its_loss(state):
+    before = evaluation_step(state.params, BATCH, model=MODEL, label_smoothing=0.1)
+    key = jax.random.key(1)
+    for _ in range(40):
+        state, metrics = STEP(state, BATCH, key)
+    after = evaluation_step(state.params, BATCH, model=MODEL, label_smoothing=0.1)
+    assert state.step == 40
+    assert after.loss < 0.7 * before.loss
+    assert metrics["num_tokens"] == 8
+    assert metrics["negative_log_likelihood"] < metrics["loss"]
+    assert metrics["gradient_norm"] > 0
+
+
+def test_dropout_is_a_function_of_key_and_step(state):
+    def loss(key: int, step: int) -> float:
+        later = dataclasses.replace(state, step=jnp.int32(step))
+        return float(STEP(later, BATCH, jax.random.key(key))[1]["loss"])
+
+    assert loss(1, 0) == loss(1, 0)
+    assert len({loss(1, 0), loss(1, 1), loss(2, 0), loss(2, 1)}) == 4
+
+
+def test_a_step_returns_the_same_update_twice(state):
+    first, _ = STEP(state, BATCH, jax.random.key(1))
+    second, _ = STEP(state, BATCH, jax.random.key(1))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    changed = jax.tree.map(lambda x, y: bool((x != y).any()), first, state)
+    assert any(jax.tree.leaves(changed.params))
+
+
+def test_evaluation_sums_the_losses_of_the_models_logits_without_dropout(state):
+    sums = evaluation_step(state.params, BATCH, model=MODEL, label_smoothing=0.1)
+    logits = MODEL.apply(
+        {"params": state.params},
+        BATCH.source,
+        BATCH.target_input,
+        BATCH.source_segments,
+        BATCH.target_segments,
+    )
+    scores = np.exp(np.asarray(logits, np.float64))
+    log_probs = np.log(scores / scores.sum(axis=-1, keepdims=True))
+    likelihood = loss = 0.0
+    for b, t in zip(*np.nonzero(BATCH.target_segments), strict=True):
+        gold = log_probs[b, t, BATCH.target_output[b, t]]
+        likelihood -= gold
+        loss -= 0.9 * gold + 0.1 / 12 * (log_probs[b, t].sum() - gold)
+    np.testing.assert_allclose(sums.negative_log_likelihood, likelihood, rtol=1e-4)
+    np.testing.assert_allclose(sums.loss, loss, rtol=1e-4)
+    assert sums.num_tokens == 8
+
+
+def test_a_batch_of_padding_leaves_a_finite_state(state):
+    empty = Batch(*(np.zeros_like(x) for x in BATCH))
+    after, metrics = STEP(state, empty, jax.random.key(1))
+    assert metrics["loss"] == metrics["num_tokens"] == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
