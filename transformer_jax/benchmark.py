@@ -32,11 +32,12 @@ class BenchmarkReport:
 
     def lines(self) -> str:
         """A table, one figure a line."""
+        rate = self.model_flops / self.step_time_s
         rows = [
             ("step time (median)", f"{self.step_time_s * 1e3:,.1f} ms"),
             ("target tokens", f"{self.target_tokens_per_s:,.0f} /s"),
             ("model FLOPs of a step", f"{self.model_flops / 1e9:,.3f} GFLOP"),
-            ("model rate", f"{self._rate / 1e9:,.1f} GFLOP/s"),
+            ("model rate", f"{rate / 1e9:,.1f} GFLOP/s"),
             ("float32 matmul rate", f"{self.float32_matmul_rate / 1e9:,.1f} GFLOP/s"),
             ("bfloat16 matmul rate", f"{self.bfloat16_matmul_rate / 1e9:,.1f} GFLOP/s"),
             ("share of float32 rate", f"{self.share_of_float32_rate:.1%}"),
@@ -44,10 +45,6 @@ class BenchmarkReport:
             ("peak host memory", f"{self.peak_memory_mb:,.0f} MB"),
         ]
         return "\n".join(f"{name:<22} {value:>18}" for name, value in rows)
-
-    @property
-    def _rate(self) -> float:
-        return self.model_flops / self.step_time_s
 
 
 def model_flops(
