@@ -11,20 +11,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, run
+from transformer_jax.command_line import Parser, decoding_changes, run
 
 
 def main(arguments: Sequence[str]) -> None:
     """Parses the flags, evaluates, prints a table and writes the files."""
     parser = Parser(description="Scores a trained Transformer on a split.")
-    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_translator_flags()
     parser.add_argument("--split", default="test", help="train, validation or test")
-    parser.add_argument(
-        "--checkpoint", default="latest", help="latest, best, average or a step"
-    )
     parser.add_argument("--data_dir", help="folder of the text, if it has moved")
-    parser.add_argument("--beam_size", type=int, help="instead of the config's")
-    parser.add_argument("--length_penalty", type=float, help="instead of the config's")
     parser.add_argument("--output", help="default: WORKDIR/metrics.json")
     flags, _ = parser.parse(arguments)
 
@@ -43,12 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     pairs = load_corpus(config.data, seed=config.seed).split(flags.split)
     translator = Translator.from_workdir(workdir, flags.checkpoint)
-    changes = {
-        name: getattr(flags, name)
-        for name in ("beam_size", "length_penalty")
-        if getattr(flags, name) is not None
-    }
-    translator = translator.with_decoding(**changes)
+    translator = translator.with_decoding(**decoding_changes(flags))
     with tqdm(
         total=len(pairs), unit="sentence", disable=not sys.stderr.isatty()
     ) as bar:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, load_experiment, run
+from transformer_jax.command_line import Parser, decoding_changes, load_experiment, run
 from transformer_jax.config import nearest
 from transformer_jax.errors import UserError
 
@@ -18,26 +18,16 @@ def translate(arguments: Sequence[str]) -> None:
         prog="python -m transformer_jax translate",
         description="Translates sentences, one a line.",
     )
-    parser.add_argument("--workdir", required=True, help="folder of the run")
+    parser.add_translator_flags()
     parser.add_argument("--input", help="UTF-8 text, plain or .gz (default: stdin)")
     parser.add_argument("--output", help="default: stdout")
-    parser.add_argument(
-        "--checkpoint", default="latest", help="latest, best, average or a step"
-    )
-    parser.add_argument("--beam_size", type=int, help="instead of the config's")
-    parser.add_argument("--length_penalty", type=float, help="instead of the config's")
     flags, _ = parser.parse(arguments)
 
     from transformer_jax.data.sources import decode_lines, read_lines
     from transformer_jax.translation import Translator
 
     translator = Translator.from_workdir(flags.workdir, flags.checkpoint)
-    changes = {
-        name: getattr(flags, name)
-        for name in ("beam_size", "length_penalty")
-        if getattr(flags, name) is not None
-    }
-    translator = translator.with_decoding(**changes)
+    translator = translator.with_decoding(**decoding_changes(flags))
     if flags.input:
         lines = read_lines(Path(flags.input))
     else:

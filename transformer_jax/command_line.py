@@ -16,6 +16,7 @@ from transformer_jax.errors import UserError
 
 _ERROR_STATUS = 2
 _INTERRUPTED_STATUS = 130
+_DECODING_FLAGS = {"beam_size": int, "length_penalty": float}
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,6 +28,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises the mistake as a UserError."""
         raise UserError(f"{message}; see --help")
+
+    def add_translator_flags(self) -> None:
+        """Adds the flags of every command that translates with a run."""
+        self.add_argument("--workdir", required=True, help="folder of the run")
+        self.add_argument(
+            "--checkpoint", default="latest", help="latest, best, average or a step"
+        )
+        for name, kind in _DECODING_FLAGS.items():
+            self.add_argument(f"--{name}", type=kind, help="instead of the config's")
 
     def parse(
         self, arguments: Sequence[str], *, takes_config: bool = False
@@ -51,6 +61,12 @@ class Parser(argparse.ArgumentParser):
             name = unknown[0].partition("=")[0]
             raise UserError(f"no flag {name}{nearest(name, known)}")
         return namespace, overrides
+
+
+def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `DecodingConfig` that the flags of a translating command change."""
+    values = {name: getattr(flags, name) for name in _DECODING_FLAGS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _join_overrides(arguments: Sequence[str]) -> list[str]:
