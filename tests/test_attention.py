@@ -1,5 +1,7 @@
 """Masks and attention against loops and a softmax in numpy."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,7 +116,7 @@ def test_causal_mask_is_true_up_to_the_query():
         assert mask[0, 0, q].tolist() == [k <= q for k in range(5)]
 
 
-def multi_head(**changes: float) -> MultiHeadAttention:
+def multi_head(**changes: Any) -> Any:
     return MultiHeadAttention(
         num_heads=HEADS, d_model=D_MODEL, d_k=D_K, d_v=D_V, **changes
     )

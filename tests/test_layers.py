@@ -1,6 +1,7 @@
 """Dropout, feed-forward, norm, residual and positions against their formulas."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,13 +77,13 @@ def test_dropout_keeps_the_number_format_and_passes_the_gradient_of_what_it_kept
 
 def test_feed_forward_is_two_linear_maps_with_a_relu_between():
     x = normal(0, BATCH, LENGTH, D_MODEL)
-    module = FeedForward(D_MODEL, D_FF)
+    module: Any = FeedForward(D_MODEL, D_FF)
     shapes = module.init(jax.random.key(0), jnp.asarray(x))["params"]
     assert not np.any(shapes["b1"])
     assert not np.any(shapes["b2"])
     params = {name: normal(i, *shapes[name].shape) for i, name in enumerate(shapes)}
     assert params["w1"].shape == (D_MODEL, D_FF)
-    output = module.apply({"params": params}, jnp.asarray(x))
+    output = module.apply({"params": jax.tree.map(jnp.asarray, params)}, jnp.asarray(x))
     hidden = np.maximum(0, x @ params["w1"] + params["b1"])
     expected = hidden @ params["w2"] + params["b2"]
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
@@ -97,11 +98,12 @@ def numpy_norm(x: np.ndarray, gain: np.ndarray, bias: np.ndarray) -> np.ndarray:
 def test_layer_norm_has_zero_mean_and_unit_variance_before_gain_and_bias():
     x = 5.0 + 3.0 * normal(0, BATCH, LENGTH, D_MODEL)
     gain, bias = normal(1, D_MODEL), normal(2, D_MODEL)
-    initial = LayerNorm().init(jax.random.key(0), jnp.asarray(x))["params"]
+    module: Any = LayerNorm()
+    initial = module.init(jax.random.key(0), jnp.asarray(x))["params"]
     assert np.all(initial["gain"] == 1)
     assert np.all(initial["bias"] == 0)
     params = {"gain": gain, "bias": bias}
-    output = LayerNorm().apply({"params": params}, jnp.asarray(x))
+    output = module.apply({"params": params}, jnp.asarray(x))
     np.testing.assert_allclose(output, numpy_norm(x, gain, bias), atol=1e-5)
 
 
@@ -116,7 +118,7 @@ def test_layer_norm_computes_in_float32():
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_residual_adds_and_normalises_in_the_order_of_its_kind(norm):
     x = normal(0, BATCH, LENGTH, D_MODEL)
-    module = Residual(norm, dropout_rate=0.5)
+    module: Any = Residual(norm, dropout_rate=0.5)
     gain, bias = normal(1, D_MODEL), normal(2, D_MODEL)
     variables = {"params": {"layer_norm": {"gain": gain, "bias": bias}}}
     output = module.apply(
@@ -131,10 +133,9 @@ def test_residual_adds_and_normalises_in_the_order_of_its_kind(norm):
 
 def test_residual_drops_the_sublayer_and_never_the_input():
     x = jnp.ones((BATCH, LENGTH, D_MODEL))
-    variables = Residual("pre", 0.5).init(
-        jax.random.key(0), x, lambda x: x, deterministic=True
-    )
-    output = Residual("pre", 0.5).apply(
+    module: Any = Residual("pre", 0.5)
+    variables = module.init(jax.random.key(0), x, lambda x: x, deterministic=True)
+    output = module.apply(
         variables,
         x,
         lambda x: jnp.full_like(x, 3.0),

@@ -1,5 +1,7 @@
 """The learning rate by its formula, and Adam by hand in numpy."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,7 +56,7 @@ def test_three_updates_are_adams_by_hand(cooldown_steps):
     config = OptimizerConfig(
         factor=0.5, warmup_steps=2, cooldown_steps=cooldown_steps, eps=1e-3
     )
-    optimizer = make_optimizer(config, d_model=16, total_steps=3)
+    optimizer: Any = make_optimizer(config, d_model=16, total_steps=3)
     gradients = np.random.default_rng(0).normal(size=(3, 5, 7)).astype(np.float32)
     params = {"w": jnp.zeros((5, 7))}
     state = optimizer.init(params)
@@ -73,7 +75,7 @@ def test_three_updates_are_adams_by_hand(cooldown_steps):
 
 
 def test_the_first_update_of_the_paper_is_the_sign_times_the_rate():
-    optimizer = make_optimizer(OptimizerConfig(), d_model=512, total_steps=100_000)
+    optimizer: Any = make_optimizer(OptimizerConfig(), d_model=512, total_steps=100_000)
     gradient = {"w": jnp.array([3.0, -0.5, 0.01])}
     state = optimizer.init(jax.tree.map(jnp.zeros_like, gradient))
     updates, _ = optimizer.update(gradient, state)

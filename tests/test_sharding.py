@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import Any
 
 import jax
 import pytest
@@ -34,7 +35,9 @@ AXIS_OF_SIZE = {
 }
 
 
-def initial_state(norm="post", positions="sinusoidal", share_embeddings=True):
+def initial_state(
+    norm: Any = "post", positions: Any = "sinusoidal", share_embeddings: bool = True
+):
     config = TransformerConfig(
         vocab_size=VOCAB,
         num_layers=2,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,12 @@ from transformer_jax.training.step import evaluation_step, init_state, train_ste
 CONFIG = TransformerConfig(
     vocab_size=13, num_layers=1, d_model=10, d_ff=11, num_heads=3, d_k=5, d_v=7
 )
-MODEL = Transformer(CONFIG)
+MODEL: Any = Transformer(CONFIG)
 OPTIMIZER = make_optimizer(OptimizerConfig(warmup_steps=11), d_model=10, total_steps=40)
 STEP = jax.jit(
     functools.partial(train_step, model=MODEL, optimizer=OPTIMIZER, label_smoothing=0.1)
 )
+EVALUATE = jax.jit(functools.partial(evaluation_step, model=MODEL, label_smoothing=0.1))
 # The example of the class Batch and a second row.
 BATCH = Batch(
     source=np.array([[7, 8, 2, 9, 2, 0, 0], [9, 3, 4, 5, 2, 0, 0]]),
@@ -39,11 +41,11 @@ def state():
 
 
 def test_training_on_one_batch_lowers_its_loss(state):
-    before = evaluation_step(state.params, BATCH, model=MODEL, label_smoothing=0.1)
+    before = EVALUATE(state.params, BATCH)
     key = jax.random.key(1)
     for _ in range(40):
         state, metrics = STEP(state, BATCH, key)
-    after = evaluation_step(state.params, BATCH, model=MODEL, label_smoothing=0.1)
+    after = EVALUATE(state.params, BATCH)
     assert state.step == 40
     assert after.loss < 0.7 * before.loss
     assert metrics["num_tokens"] == 8
@@ -69,13 +71,18 @@ def test_a_step_returns_the_same_update_twice(state):
 
 
 def test_evaluation_sums_the_losses_of_the_models_logits_without_dropout(state):
-    sums = evaluation_step(state.params, BATCH, model=MODEL, label_smoothing=0.1)
+    sums = EVALUATE(state.params, BATCH)
     logits = MODEL.apply(
         {"params": state.params},
-        BATCH.source,
-        BATCH.target_input,
-        BATCH.source_segments,
-        BATCH.target_segments,
+        *map(
+            jnp.asarray,
+            (
+                BATCH.source,
+                BATCH.target_input,
+                BATCH.source_segments,
+                BATCH.target_segments,
+            ),
+        ),
     )
     scores = np.exp(np.asarray(logits, np.float64))
     log_probs = np.log(scores / scores.sum(axis=-1, keepdims=True))

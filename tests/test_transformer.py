@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ def make_config(**changes) -> TransformerConfig:
 
 
 @functools.cache
-def make_model(**changes):
+def make_model(**changes: Any) -> Any:
     """A model and variables in which no bias is 0 and no gain 1."""
     model = Transformer(make_config(**changes))
     tokens = jnp.ones((1, 1), jnp.int32)
@@ -220,7 +221,7 @@ def test_cached_steps_give_the_logits_of_the_whole_target(norm, positions):
 
 def test_beyond_the_learned_positions_the_last_is_used():
     short, variables = make_model(positions="learned", max_length=5)
-    long = Transformer(make_config(positions="learned", max_length=11))
+    long: Any = Transformer(make_config(positions="learned", max_length=11))
     params = dict(variables["params"])
     for name in ("source_positions", "target_positions"):
         params[name] = jnp.concatenate([params[name], *[params[name][-1:]] * 6])

@@ -14,6 +14,7 @@ whose log-probability is minus infinity is empty.
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,7 @@ Step = Callable[
 ]
 
 
-@struct.dataclass
-class Hypotheses:
+class Hypotheses(NamedTuple):
     """What a search found for each sentence, best first.
 
     An empty slot has length 0, only padding, and log-probability and score -inf.

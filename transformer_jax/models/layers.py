@@ -98,9 +98,9 @@ class FeedForward(nn.Module):
         w2 = self.param("w2", xavier, (self.d_ff, self.d_model))
         b2 = self.param("b2", zeros, (self.d_model,))
         hidden = self.precision.einsum("blm,mf->blf", x, w1)
-        hidden = nn.relu(hidden + b1.astype(hidden.dtype))
+        hidden = nn.relu(hidden + b1[None, None].astype(hidden.dtype))
         output = self.precision.einsum("blf,fm->blm", hidden, w2)
-        return output + b2.astype(output.dtype)
+        return output + b2[None, None].astype(output.dtype)
 
 
 class LayerNorm(nn.Module):
@@ -113,7 +113,9 @@ class LayerNorm(nn.Module):
     epsilon: float = 1e-6
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*axes width"]) -> Float[Array, "*axes width"]:
+    def __call__(
+        self, x: Float[Array, "batch length d_model"]
+    ) -> Float[Array, "batch length d_model"]:
         """The normalised `x`, float32."""
         gain = self.param("gain", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
@@ -121,7 +123,7 @@ class LayerNorm(nn.Module):
         centred = x - jnp.mean(x, axis=-1, keepdims=True)
         variance = jnp.mean(jnp.square(centred), axis=-1, keepdims=True)
         normalised = centred * jax.lax.rsqrt(variance + self.epsilon)
-        return normalised * gain + bias
+        return normalised * gain[None, None] + bias[None, None]
 
 
 class Residual(nn.Module):
@@ -180,7 +182,7 @@ def positions_in_segments(
     >>> positions_in_segments(jnp.array([[1, 1, 2, 2, 2, 0]])).tolist()
     [[0, 1, 0, 1, 2, 0]]
     """
-    index = jnp.arange(segments.shape[1])
+    index = jnp.arange(segments.shape[1])[None]
     is_start = jnp.diff(segments, axis=1, prepend=-1) != 0
     start = jax.lax.cummax(jnp.where(is_start, index, 0), axis=1)
     return index - start

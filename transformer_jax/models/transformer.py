@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.models.attention import (
-    Mask,
     MultiHeadAttention,
     causal_mask,
     segment_mask,
@@ -59,7 +58,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch source d_model"],
-        mask: Mask,
+        mask: Bool[Array, "batch heads=1 source source"],
         *,
         deterministic: bool,
     ) -> Float[Array, "batch source d_model"]:
@@ -92,8 +91,8 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "batch target d_model"],
         encoded: Float[Array, "batch source d_model"],
-        self_mask: Mask,
-        cross_mask: Mask,
+        self_mask: Bool[Array, "batch heads=1 target target"],
+        cross_mask: Bool[Array, "batch heads=1 target source"],
         *,
         deterministic: bool,
     ) -> Float[Array, "batch target d_model"]:

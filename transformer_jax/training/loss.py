@@ -4,11 +4,10 @@ Axes: b batch, t target, c chunk of target positions, m d_model, w vocab.
 """
 
 import functools
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.precision import FLOAT32, Precision
@@ -18,8 +17,7 @@ from transformer_jax.models.precision import FLOAT32, Precision
 POSITIONS_PER_CHUNK = 512
 
 
-@struct.dataclass
-class LossSums:
+class LossSums(NamedTuple):
     """Sums over the real target tokens of a batch."""
 
     loss: Array  # float32 [], label-smoothed cross-entropy in nats
@@ -109,7 +107,7 @@ def _chunk_sums(
     gold_excess = 1.0 - label_smoothing - uniform
     loss = log_normalizer - gold_excess * gold - uniform * jnp.sum(logits, axis=-1)
 
-    is_gold = jnp.arange(logits.shape[-1]) == targets[..., None]
+    is_gold = jnp.arange(logits.shape[-1])[None, None] == targets[..., None]
     smoothed = jnp.where(is_gold, 1.0 - label_smoothing, uniform)
     gradient = jnp.exp(logits - log_normalizer[..., None]) - smoothed
     return (
