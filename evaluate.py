@@ -11,7 +11,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, decoding_changes, run
+from transformer_jax.command_line import (
+    Parser,
+    decoding_changes,
+    require_writable,
+    run,
+    write_whole,
+)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -30,6 +36,8 @@ def main(arguments: Sequence[str]) -> None:
 
     workdir = Path(flags.workdir)
     config = load_config(workdir)
+    output = Path(flags.output or workdir / "metrics.json")
+    require_writable(output)
     if flags.data_dir:
         data = dataclasses.replace(config.data, dir=flags.data_dir)
         config = dataclasses.replace(config, data=data)
@@ -56,10 +64,9 @@ def main(arguments: Sequence[str]) -> None:
         "beam_size": translator.decoding.beam_size,
         "length_penalty": translator.decoding.length_penalty,
     }
-    output = Path(flags.output or workdir / "metrics.json")
-    output.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
+    write_whole(output, json.dumps(metrics, indent=2) + "\n")
     translations = output.with_name(f"{output.stem}.{flags.split}.txt")
-    translations.write_text("".join(f"{h}\n" for h in hypotheses), encoding="utf-8")
+    write_whole(translations, "".join(f"{h}\n" for h in hypotheses))
     width = max(map(len, metrics))
     for name, value in metrics.items():
         shown = f"{value:.2f}" if isinstance(value, float) else value

@@ -1,13 +1,19 @@
 """python -m transformer_jax {translate,benchmark}: the commands beside training."""
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, decoding_changes, load_experiment, run
+from transformer_jax.command_line import (
+    Parser,
+    decoding_changes,
+    load_experiment,
+    require_writable,
+    run,
+    write_whole,
+)
 from transformer_jax.config import nearest
 from transformer_jax.errors import UserError
 
@@ -22,6 +28,8 @@ def translate(arguments: Sequence[str]) -> None:
     parser.add_argument("--input", help="UTF-8 text, plain or .gz (default: stdin)")
     parser.add_argument("--output", help="default: stdout")
     flags, _ = parser.parse(arguments)
+    if flags.output:
+        require_writable(Path(flags.output))
 
     from transformer_jax.data.sources import decode_lines, read_lines
     from transformer_jax.translation import Translator
@@ -39,10 +47,7 @@ def translate(arguments: Sequence[str]) -> None:
         outputs = translator.translate(lines, progress=bar.update)
     text = "".join(f"{output}\n" for output in outputs)
     if flags.output:
-        # Whole or not at all.
-        partial = Path(f"{flags.output}.partial")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, flags.output)
+        write_whole(Path(flags.output), text)
     else:
         sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,12 +56,35 @@ class Parser(argparse.ArgumentParser):
                 overrides[key] = value
             else:
                 rest.append(argument)
-        namespace, unknown = self.parse_known_args(rest)
-        if unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            name = unknown[0].partition("=")[0]
-            raise UserError(f"no flag {name}{nearest(name, known)}")
+        # Before argparse looks: it would rather say what is missing.
+        for name in (argument.partition("=")[0] for argument in rest):
+            if name.startswith("--") and name not in self._option_string_actions:
+                known = [*self._option_string_actions, "--config.KEY"]
+                known = known if takes_config else known[:-1]
+                raise UserError(f"no flag {name}{nearest(name, known)}")
+        namespace = self.parse_args(rest)
         return namespace, overrides
+
+
+def require_writable(path: Path) -> None:
+    """Refuses, before long work, a path that `write_whole` could not write to.
+
+    Raises:
+      UserError: a folder, or in a folder that is missing or not writable.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, expected a file to write")
+    if not path.parent.is_dir():
+        raise UserError(f"no folder {path.parent}: make it, or write elsewhere")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"folder {path.parent} cannot be written to: write elsewhere")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a UTF-8 file whole or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
 
 
 def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
@@ -73,7 +97,9 @@ def _join_overrides(arguments: Sequence[str]) -> list[str]:
     """`--config.KEY VALUE` as `--config.KEY=VALUE`."""
     joined: list[str] = []
     pending = ""
-    for argument in arguments:
+    for argument in [*arguments, "--"]:
+        if pending and argument.startswith("--"):
+            raise UserError(f"{pending} has no value, expected {pending}=VALUE")
         if pending:
             joined.append(f"{pending}={argument}")
             pending = ""
@@ -81,9 +107,7 @@ def _join_overrides(arguments: Sequence[str]) -> list[str]:
             pending = argument
         else:
             joined.append(argument)
-    if pending:
-        raise UserError(f"{pending} has no value, expected {pending}=VALUE")
-    return joined
+    return joined[:-1]
 
 
 def load_experiment(path_and_row: str, overrides: dict[str, str]) -> ExperimentConfig:

@@ -9,6 +9,7 @@ of the package reads. Section numbers are those of "Attention Is All You Need"
 
 import dataclasses
 import difflib
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -24,6 +25,15 @@ def _require_positive(config: Any, *names: str) -> None:
             raise UserError(
                 f"{_group(config)}.{name} is {getattr(config, name)}, expected more "
                 "than 0"
+            )
+
+
+def _require_not_negative(config: Any, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 0:
+            raise UserError(
+                f"{_group(config)}.{name} is {getattr(config, name)}, expected 0 or "
+                "more"
             )
 
 
@@ -66,11 +76,9 @@ class TransformerConfig:
         _require_positive(self, "vocab_size", "num_layers", "d_model", "d_ff")
         _require_positive(self, "num_heads", "max_length")
         _require_rate(self, "dropout_rate", "attention_dropout_rate")
+        _require_not_negative(self, "d_k", "d_v")
         for name in ("d_k", "d_v"):
-            width = getattr(self, name)
-            if width < 0:
-                raise UserError(f"model.{name} is {width}, expected 0 or more")
-            if width == 0:
+            if getattr(self, name) == 0:
                 if self.d_model % self.num_heads:
                     raise UserError(
                         f"model.d_model is {self.d_model}, not divisible by "
@@ -151,6 +159,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "steps", "batch_tokens", "log_every_steps")
+        _require_not_negative(self, "early_stop_validations")
         _require_rate(self, "label_smoothing")
 
 
@@ -172,6 +181,8 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "factor", "warmup_steps", "eps")
+        _require_not_negative(self, "cooldown_steps")
+        _require_rate(self, "b1", "b2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +196,7 @@ class ValidationConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "every_steps")
+        _require_not_negative(self, "bleu_sentences", "num_samples")
         if self.metric == "bleu" and self.bleu_sentences <= 0:
             raise UserError(
                 f"validation.bleu_sentences is {self.bleu_sentences}, expected 1 or "
@@ -220,10 +232,7 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         _require_positive(self, "beam_size", "batch_tokens")
-        if self.length_penalty < 0:
-            raise UserError(
-                f"decoding.length_penalty is {self.length_penalty}, expected 0 or more"
-            )
+        _require_not_negative(self, "length_penalty", "max_extra_length")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +242,11 @@ class MeshConfig:
     data: int = -1
     fsdp: int = 1
     tensor: int = 1
+
+    def __post_init__(self) -> None:
+        for name, size in dataclasses.asdict(self).items():
+            if size < 1 and size != -1:
+                raise UserError(f"mesh.{name} is {size}, expected -1, 1 or more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +265,8 @@ class ExperimentConfig:
     mesh: MeshConfig = MeshConfig()
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise UserError(f"seed is {self.seed}, expected 0 or more")
         if self.data.max_length > self.model.max_length:
             raise UserError(
                 f"data.max_length is {self.data.max_length}, more than "
@@ -314,6 +330,14 @@ def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
     return cls(**arguments)
 
 
+_NOUNS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+}
+
+
 def _checked(value: Any, kind: Any, name: str) -> Any:
     """The value as a `kind`, or a UserError that names the key."""
     origin, choices = typing.get_origin(kind), typing.get_args(kind)
@@ -326,13 +350,13 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
         return value
     if origin is tuple:
         values = tuple(value) if isinstance(value, list | tuple) else (value,)
-        if not values or not all(isinstance(item, str) for item in values):
+        if not values or not all(isinstance(item, str) and item for item in values):
             raise UserError(f"config key {name} is {value!r}, expected names, like a,b")
         return values
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if type(value) is not kind:
-        raise UserError(f"config key {name} is {value!r}, expected {kind.__name__}")
+    if type(value) is not kind or (kind is float and not math.isfinite(value)):
+        raise UserError(f"config key {name} is {value!r}, expected {_NOUNS[kind]}")
     return value
 
 

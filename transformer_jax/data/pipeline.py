@@ -119,7 +119,14 @@ class TrainingBatches:
             as the corpus has source tokens for them, made up to a multiple of 4.
           seed: of the packing and of the order.
         """
+        if not examples:
+            raise ValueError("got no examples, expected 1 or more")
         lengths = np.array([example.lengths for example in examples])
+        if lengths.max() > row_length:
+            raise ValueError(
+                f"got an example of {lengths.max()} tokens, expected at most the "
+                f"row_length {row_length}: raise it, or see `keep_trainable`"
+            )
         source_total, target_total = lengths.sum(axis=0)
         proportional = int(np.ceil(row_length * source_total / target_total / 4)) * 4
         # Never too narrow for the longest source sentence.

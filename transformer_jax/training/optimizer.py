@@ -28,13 +28,15 @@ def learning_rate(
       warmup_steps: updates of linear growth; the peak is at their end.
       factor: 1 in the paper.
       total_steps: of the run; only read with a cooldown.
-      cooldown_steps: the last so many updates fall linearly to zero (not in the paper).
+      cooldown_steps: the last so many updates, at most all, fall linearly to zero (not
+        in the paper).
 
     >>> round(float(learning_rate(4000, d_model=512)), 7)
     0.0006988
     """
     step = jnp.maximum(jnp.asarray(step, jnp.float32), 1.0)
     rate = factor * d_model**-0.5 * jnp.minimum(step**-0.5, step * warmup_steps**-1.5)
+    cooldown_steps = min(cooldown_steps, total_steps)
     if cooldown_steps:
         left = (total_steps - step + 1) / (cooldown_steps + 1)
         rate = rate * jnp.clip(left, 0.0, 1.0)
