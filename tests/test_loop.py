@@ -1,5 +1,6 @@
 """Tests of the whole run: train, stop, resume, translate."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax.checkpointing import load_params
-from transformer_jax.config import freeze
+from transformer_jax.checkpointing import chosen_steps, load_params
+from transformer_jax.config import ValidationConfig, freeze
 from transformer_jax.errors import UserError
 from transformer_jax.training import loop
 
@@ -46,11 +47,10 @@ def _assert_identical(left: Any, right: Any) -> None:
 def test_a_run_stopped_and_resumed_across_epochs_ends_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # 120 phrases fill about 5 batches: 12 steps cross an epoch boundary.
+    # 120 phrases fill 10.9 batches: 12 steps cross an epoch boundary.
     loop.train(_config(), tmp_path / "whole")
     whole = load_params(tmp_path / "whole")
 
-    real_step = loop.train_step
     interruptions: list[Any] = []
     real_enter = loop._Interruption.__enter__
 
@@ -58,18 +58,18 @@ def test_a_run_stopped_and_resumed_across_epochs_ends_bit_identical(
         interruptions.append(self)
         return real_enter(self)
 
-    def say(line: str) -> None:
-        if line.startswith("step 7/"):
-            interruptions[-1].is_requested = True
+    real_report = loop.Progress.report
+
+    def report(self: Any, step: int) -> None:
+        real_report(self, step)
+        interruptions[-1].is_requested = step >= 7
 
     monkeypatch.setattr(loop._Interruption, "__enter__", enter)
-    monkeypatch.setattr(loop, "_say", say)
+    monkeypatch.setattr(loop.Progress, "report", report)
     with pytest.raises(KeyboardInterrupt):
         loop.train(_config(log_every_steps=1), tmp_path / "halves")
     monkeypatch.undo()
-    assert loop.train_step is real_step
-    steps = sorted(int(p.name) for p in (tmp_path / "halves/checkpoints").iterdir())
-    assert steps[-1] < 12
+    assert chosen_steps(tmp_path / "halves", "latest") == [8]
     loop.train(_config(), tmp_path / "halves")
     _assert_identical(whole, load_params(tmp_path / "halves"))
 
@@ -94,6 +94,25 @@ def test_a_run_stopped_and_resumed_across_epochs_ends_bit_identical(
     assert together[1] == ""
     alone = [translator.translate([sentence])[0] for sentence in sentences]
     assert together == alone
+
+
+def test_a_run_that_stops_early_says_so_and_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = iter([3.0, 5.0, 4.0, 5.0, 9.0])
+    monkeypatch.setattr(loop.Validator, "__call__", lambda *_: next(scores))
+    values = _config(early_stop_validations=2)
+    config = dataclasses.replace(values, validation=ValidationConfig(every_steps=2))
+    loop.train(config, tmp_path)
+    said = capsys.readouterr().err
+    assert (
+        "Stopped early at step 8: 2 validations without a better one than 5.0" in said
+    )
+    assert chosen_steps(tmp_path, "latest") == [8]
+    assert chosen_steps(tmp_path, "best") == [8]  # the later of two that are as good
+    loop.train(config, tmp_path)
+    assert "is trained already: step 8" in capsys.readouterr().err
+    assert next(scores) == 9.0
 
 
 def test_a_folder_without_a_run_is_a_user_error(tmp_path: Path) -> None:
