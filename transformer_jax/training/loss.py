@@ -173,6 +173,9 @@ def _backward(
 ) -> tuple[Array, Array, None, Array]:
     hidden_gradient, matrix_gradient, weights = saved
     by_loss, _ = gradients
+    # Without the barrier XLA folds the transposition into the product of a lone chunk,
+    # in a form that its CPU backend does not have for bfloat16.
+    matrix_gradient = jax.lax.optimization_barrier(matrix_gradient)
     return (
         (by_loss * hidden_gradient).astype(hidden_gradient.dtype),
         by_loss * matrix_gradient.T,
