@@ -237,3 +237,16 @@ def test_rows_of_multi30k_are_at_least_95_percent_full() -> None:
     assert counts.kept > 0.99 * len(pairs)
     batches = TrainingBatches(examples, batch_tokens=2048, row_length=64, seed=0)
     assert batches.fill >= 0.95
+
+
+def test_batches_of_no_examples_or_of_too_long_ones_are_refused():
+    def batches(examples):
+        return TrainingBatches(examples, batch_tokens=64, row_length=8, seed=0)
+
+    with pytest.raises(ValueError, match="got no examples"):
+        batches([])
+    fits, wide = np.arange(3, 10), np.arange(3, 11)
+    assert batches([EncodedPair(fits, fits)]).row_lengths == (8, 8)
+    for example in (EncodedPair(fits, wide), EncodedPair(wide, fits)):
+        with pytest.raises(ValueError, match="got an example of 9 tokens"):
+            batches([example])
