@@ -16,6 +16,7 @@ from transformer_jax.command_line import (
     decoding_changes,
     require_writable,
     run,
+    use_huge_pages,
     write_whole,
 )
 
@@ -75,4 +76,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     run(main)

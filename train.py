@@ -6,7 +6,7 @@ python train.py --config=configs/quickstart.py [--workdir=DIR] [--config.KEY=VAL
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer_jax.command_line import Parser, load_experiment, run
+from transformer_jax.command_line import Parser, load_experiment, run, use_huge_pages
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -28,4 +28,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     run(main)

@@ -38,15 +38,15 @@ def get_config(row: str = "") -> ConfigDict:
     config.data.max_length = 64
     config.data.row_length = 64
 
-    config.training.steps = 2500
+    config.training.steps = 800
     config.training.batch_tokens = 2048
     config.training.log_every_steps = 100
 
-    # Peak rate (128 * 400)^-0.5 = 0.0044.
+    # Peak rate (128 * 300)^-0.5 = 0.0051.
     config.optimizer.factor = 1.0
-    config.optimizer.warmup_steps = 400
-    config.optimizer.cooldown_steps = 800
+    config.optimizer.warmup_steps = 300
+    config.optimizer.cooldown_steps = 400
 
-    config.validation.every_steps = 500
-    config.checkpoint.every_steps = 500
+    config.validation.every_steps = 200
+    config.checkpoint.every_steps = 200
     return config

@@ -492,3 +492,32 @@ def test_translation_refuses_bad_text_and_keeps_the_old_output(
 def test_an_unknown_command_names_the_nearest(refusal: Callable[..., str]) -> None:
     assert "translate?" in refusal(package_main.main, "transalte")
     assert "usage" in refusal(package_main.main)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
+def test_a_process_starts_anew_once_with_its_arguments_and_the_users_settings() -> None:
+    code = (
+        "import os, sys; from transformer_jax.command_line import use_huge_pages; "
+        "print(os.getpid(), flush=True); use_huge_pages(); "
+        "print(os.environ['GLIBC_TUNABLES'], sys.argv[1:])"
+    )
+
+    def lines(**environment: str) -> list[str]:
+        plain = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+        done = subprocess.run(
+            [sys.executable, "-c", code, "a b", "--c=ä"],
+            cwd=ROOT,
+            env={**plain, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    before, after, last = lines()
+    assert before == after
+    assert last == f"{command_line._MALLOC_SETTINGS} ['a b', '--c=ä']"
+    assert lines(GLIBC_TUNABLES="glibc.malloc.check=0")[1:] == [
+        "glibc.malloc.check=0 ['a b', '--c=ä']"
+    ]

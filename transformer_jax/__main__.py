@@ -12,6 +12,7 @@ from transformer_jax.command_line import (
     load_experiment,
     require_writable,
     run,
+    use_huge_pages,
     write_whole,
 )
 from transformer_jax.config import nearest
@@ -92,4 +93,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    use_huge_pages()
     run(main)

@@ -17,6 +17,11 @@ from transformer_jax.errors import UserError
 
 _ERROR_STATUS = 2
 _INTERRUPTED_STATUS = 130
+# Huge pages; large blocks from the heap, grown by 256 MB at a time and never shrunk.
+_MALLOC_SETTINGS = (
+    "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:"
+    "glibc.malloc.top_pad=268435456:glibc.malloc.trim_threshold=1099511627776"
+)
 _DECODING_FLAGS = {"beam_size": int, "length_penalty": float}
 
 
@@ -173,6 +178,21 @@ def _value(text: str, before: Any) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+def use_huge_pages() -> None:
+    """Starts this process anew with the C library's large blocks on huge pages.
+
+    XLA's CPU programs allocate their intermediate arrays anew at each call. With pages
+    of 2 MB, kept instead of handed back to the system, that costs far fewer page faults
+    (see the README for what it saves). glibc reads these settings at a process's start
+    only; a GLIBC_TUNABLES of the user's own is respected, and systems without glibc
+    ignore ours.
+    """
+    if sys.platform != "linux" or "GLIBC_TUNABLES" in os.environ:
+        return
+    os.environ["GLIBC_TUNABLES"] = _MALLOC_SETTINGS
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
