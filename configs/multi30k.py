@@ -6,11 +6,12 @@ Command: python train.py --config=configs/multi30k.py --config.data.dir=DIR
   A CPU without bfloat16 instructions: add --config.model.matmul_dtype=float32
 Data: DIR holds train, val and test_2016_flickr, each as .en and .de (or .gz), as in
 data/task1/raw of https://github.com/multi30k/dataset.
-Hardware and time: made for 90 minutes on 2 CPU cores; not measured yet.
-Expected score: not measured yet. The published score of the tiny model is 41.02 BLEU on
-test_2016_flickr, lower-cased and tokenised (README-baseline.md of
-https://github.com/LividWo/Revisit-MMT); compare `bleu_tokenized_lowercase` of
-`evaluate.py --checkpoint=average`. Here the row tiny was not run.
+Hardware and time: 89 minutes on 2 cores of an Intel Xeon with AMX that did other work
+beside it; 2.0 GB of memory.
+Expected score: on test_2016_flickr with `evaluate.py --checkpoint=average` 40.80
+sacreBLEU, and 41.23 BLEU lower-cased and tokenised. The published figure for the latter
+is 41.02, by the tiny model (README-baseline.md of
+https://github.com/LividWo/Revisit-MMT). Here the row tiny was not run.
 """
 
 import math

@@ -48,5 +48,5 @@ def get_config(row: str = "") -> ConfigDict:
     config.optimizer.cooldown_steps = 400
 
     config.validation.every_steps = 200
-    config.checkpoint.every_steps = 200
+    config.checkpoint.every_steps = 100
     return config

@@ -69,6 +69,9 @@ def test_base_and_big_are_the_papers_models():
         ("big.py", 214_171_648),
         # The sums in the files' comments.
         ("quickstart.py", 3 * (131_968 + 197_760) + 2000 * 128),
+        # An encoder layer of d = 256, f = 512 has 4 d^2 + 2 d f + f + d + 4 d =
+        # 526,080, a decoder layer 4 d^2 + 2 d more = 788,736.
+        ("multi30k.py", 3 * (526_080 + 788_736) + 8000 * 256),
         ("multi30k.py:tiny", 4 * (131_968 + 197_760) + 10_000 * 128),
     ],
 )

@@ -24,6 +24,11 @@ THIRD_OF_MAY_2022 = date(2022, 5, 3).toordinal()
 # English, German, and the values that fill the slots of their template in order.
 HAND_WRITTEN = [
     (
+        "The train to Hamburg leaves at a quarter past ten.",
+        "Der Zug nach Hamburg fährt um Viertel nach zehn ab.",
+        [("Hamburg",), (10, 15)],
+    ),
+    (
         "The train to Munich leaves at half past three on Tuesday.",
         "Der Zug nach München fährt am Dienstag um halb vier ab.",
         [("Munich",), (3, 30), (TUESDAY,)],

@@ -253,6 +253,9 @@ _KINDS = {
 
 _TEMPLATES = {
     # Clock times
+    "The train to {city} leaves at {clock}.": (
+        "Der Zug nach {city} fährt um {clock} ab."
+    ),
     "The train to {city} leaves at {clock} on {weekday}.": (
         "Der Zug nach {city} fährt am {weekday} um {clock} ab."
     ),
@@ -431,8 +434,8 @@ def phrase_pairs(
     sentence is in two splits, whatever the seed, the number of pairs or the direction.
 
     Example:
-        >>> phrase_pairs("test", num_pairs=1, seed=2)
-        [('Laura runs one mile every Monday.', 'Laura läuft jeden Montag eine Meile.')]
+        >>> phrase_pairs("test", num_pairs=1, seed=43)
+        [('The tenth of October is a Friday.', 'Der zehnte Oktober ist ein Freitag.')]
 
     Args:
         split: "train", "validation" or "test".
