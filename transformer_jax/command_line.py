@@ -86,7 +86,11 @@ def require_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a UTF-8 file whole or not at all."""
+    """Writes a UTF-8 file whole or not at all; a device or a pipe as it stands."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
