@@ -170,6 +170,9 @@ def bad_text(folder: Path, kind: str) -> tuple[list[str], list[str]]:
     if kind == "all too long":
         flags = ["--config.data.max_length=1", "--config.data.row_length=1"]
         return flags, ["no training pairs are left", "more than 1 tokens"]
+    if kind == "a batch of many epochs":
+        flags = ["--config.training.batch_tokens=10000000000"]
+        return flags, ["training.batch_tokens is 10000000000, more than 100 times"]
     if kind == "no stem":
         return ["--config.data.train=news"], ["no file", "news.en"]
     assert kind == "tsv"
@@ -191,6 +194,7 @@ def bad_text(folder: Path, kind: str) -> tuple[list[str], list[str]]:
         "vocabulary",
         "only empty lines on one side",
         "all too long",
+        "a batch of many epochs",
         "no stem",
         "tsv",
     ],

@@ -42,7 +42,7 @@ def make_mesh(config: MeshConfig) -> Mesh:
     sizes = [getattr(config, axis) for axis in MESH_AXES]
     num_devices = jax.device_count()
     fixed = math.prod(size for size in sizes if size != -1)
-    if sizes.count(-1) == 1 and fixed > 0 and num_devices % fixed == 0:
+    if sizes.count(-1) == 1 and num_devices % fixed == 0:
         sizes = [num_devices // fixed if size == -1 else size for size in sizes]
     if min(sizes) < 1 or math.prod(sizes) != num_devices:
         shown = ", ".join(

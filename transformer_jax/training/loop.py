@@ -51,6 +51,9 @@ _CHANGEABLE = (
     "data.dir",
 )
 
+# A batch that sees each pair more often is a mistake, and might not fit into memory.
+_MOST_EPOCHS_A_STEP = 100
+
 
 def train(config: ExperimentConfig, workdir: Path) -> None:
     """Trains, or goes on training, the run in `workdir`.
@@ -93,6 +96,11 @@ def _train(
         row_length=config.data.row_length,
         seed=config.seed,
     )
+    if batches.steps_per_epoch * _MOST_EPOCHS_A_STEP < 1:
+        raise UserError(
+            f"training.batch_tokens is {config.training.batch_tokens}, more than "
+            f"{_MOST_EPOCHS_A_STEP} times the training text: lower it"
+        )
     _say_batches(batches)
 
     # 3. Model, optimiser, state: born where they will stay.
