@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from transformer_jax import __main__ as package_main
 from transformer_jax import command_line
 from transformer_jax.checkpointing import load_params
 from transformer_jax.data.phrases import phrase_pairs
+from transformer_jax.translation import Translator
 
 ROOT = Path(__file__).parent.parent
 SMALL = [
@@ -163,7 +165,10 @@ def bad_text(folder: Path, kind: str) -> tuple[list[str], list[str]]:
         english.unlink()
         return [], ["cannot read", "train.en.gz"]
     if kind == "vocabulary":
-        return ["--config.model.vocab_size=30000"], ["vocab_size", "30000"]
+        return ["--config.model.vocab_size=30000"], [
+            "vocab_size=30000",
+            "expected at most",
+        ]
     if kind == "only empty lines on one side":
         german.write_text("\n" * 199 + "eins\n")
         return [], ["distinct pairs are too few"]
@@ -171,12 +176,19 @@ def bad_text(folder: Path, kind: str) -> tuple[list[str], list[str]]:
         flags = ["--config.data.max_length=1", "--config.data.row_length=1"]
         return flags, ["no training pairs are left", "more than 1 tokens"]
     if kind == "a batch of many epochs":
-        flags = ["--config.training.batch_tokens=10000000000"]
-        return flags, ["training.batch_tokens is 10000000000, more than 100 times"]
+        flags = ["--config.training.batch_tokens=2000000000"]
+        return flags, ["training.batch_tokens is 2000000000, more than 100 times"]
     if kind == "no stem":
         return ["--config.data.train=news"], ["no file", "news.en"]
+    if kind == "two forms":
+        (folder / "train.tsv").write_text("one\teins\n", encoding="utf-8")
+        return [], ["train.tsv is there", "train.en", "one of both"]
+    if kind == "blank":
+        english.write_bytes(b"\n" * 200)
+        return [], ["train.en has blank lines only"]
     assert kind == "tsv"
     english.unlink()
+    german.unlink()
     (folder / "train.tsv").write_text("one\teins\ntwo zwei\n", encoding="utf-8")
     return [], ["train.tsv line 2 has 1 tab-separated fields, expected 2"]
 
@@ -196,6 +208,8 @@ def bad_text(folder: Path, kind: str) -> tuple[list[str], list[str]]:
         "all too long",
         "a batch of many epochs",
         "no stem",
+        "two forms",
+        "blank",
         "tsv",
     ],
 )
@@ -209,9 +223,7 @@ def test_training_refuses_bad_text_and_leaves_no_run(
     error = refusal(train.main, *SMALL, f"--workdir={tmp_path / 'run'}", *flags)
     for word in words:
         assert word in error
-    # Nothing there that a right command would trip over or take for a run.
-    assert not [f for f in files_in(tmp_path / "run") if "checkpoints/" in f]
-    assert "config.json" not in files_in(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -230,6 +242,7 @@ def test_training_refuses_bad_text_and_leaves_no_run(
         ([*SMALL, "--config.model.num_heads=3"], ["d_model is 16", "num_heads 3"]),
         ([*SMALL, "--config.optimizer.b2=1.5"], ["optimizer.b2 is 1.5"]),
         ([*SMALL, "--config.mesh.data=3"], ["mesh"]),
+        ([*SMALL, "--config.training.steps=4294967296"], ["steps is 4294967296"]),
         ([*SMALL, "--workdir=/sys/run"], ["cannot make --workdir /sys/run"]),
     ],
 )
@@ -388,6 +401,7 @@ def test_evaluation_prints_and_writes_scores_of_what_it_translated(
         (["--workdir=WORKDIR", "--checkpoint=bset"], ["no checkpoint 'bset'", "best"]),
         (["--workdir=WORKDIR", "--beam_size=0"], ["beam_size is 0"]),
         (["--workdir=WORKDIR", "--beam_size=two"], ["--beam_size", "two"]),
+        (["--workdir=WORKDIR", "--beam_size=401"], ["is 401, expected at most", "400"]),
         (["--workdir=WORKDIR", "--output=/none/x"], ["no folder /none"]),
         (["--workdir=EMPTY"], ["EMPTY", "expected the folder of a run"]),
         (["--workdir=EMPTY/none"], ["none", "expected the folder of a run"]),
@@ -423,7 +437,93 @@ def test_evaluation_refuses_an_unknown_split(
     assert "test" in error
 
 
+def damage(run: Path, kind: str) -> list[str]:
+    """Spoils a run in a way; words that the error must have."""
+    newest = run / "checkpoints" / "6"
+    if kind == "no vocabulary":
+        (run / "vocabulary.model").unlink()
+        return ["no vocabulary", "vocabulary.model"]
+    if kind == "vocabulary":
+        path = run / "vocabulary.model"
+        path.write_bytes(path.read_bytes()[:1000])
+        return ["vocabulary.model is damaged"]
+    if kind == "not json":
+        (run / "config.json").write_text("{")
+        return ["config.json is not the config of a run"]
+    if kind == "unknown key":
+        (run / "config.json").write_text('{"model": {"d_modle": 3}}')
+        return ["config.json is not the config of a run", "d_model?"]
+    assert kind == "no metadata"
+    for path in newest.rglob("_METADATA"):
+        path.unlink()
+    return ["checkpoints/6 is damaged", "another step"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "no vocabulary",
+        "vocabulary",
+        "not json",
+        "unknown key",
+        "no metadata",
+    ],
+)
+def test_a_damaged_run_is_named_by_what_is_damaged(
+    kind: str, data: Path, workdir: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    run, source = tmp_path / "run", tmp_path / "in.txt"
+    shutil.copytree(workdir, run)
+    source.write_text("two\n")
+    words = damage(run, kind)
+    translate = ["translate", f"--workdir={run}", f"--input={source}"]
+    training = [*SMALL, f"--config.data.dir={data}", f"--workdir={run}"]
+    for error in (
+        refusal(package_main.main, *translate),
+        refusal(train.main, *training, "--config.training.steps=7"),
+    ):
+        for word in words:
+            assert word in error
+
+
 # Translation
+
+
+def test_only_a_list_of_texts_is_translated(workdir: Path) -> None:
+    translator = Translator.from_workdir(workdir)
+    assert translator.translate([]) == []
+    bad: list[tuple[Any, str]] = [
+        ("two", "got one str, expected a list"),
+        (["two", None], "type NoneType, expected str"),
+        ([b"two"], "type bytes, expected str"),
+    ]
+    for sentences, message in bad:
+        with pytest.raises(TypeError, match=message):
+            translator.translate(sentences)
+
+
+def test_translation_refuses_to_overwrite_its_input_and_a_closed_input(
+    workdir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Callable[..., str],
+) -> None:
+    path = tmp_path / "text"
+    path.write_text("two\n")
+    flags = ["translate", f"--workdir={workdir}"]
+    same = [f"--input={path}", f"--output={path}"]
+    assert "is the --input" in refusal(package_main.main, *flags, *same)
+    assert path.read_text() == "two\n"
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed" in refusal(package_main.main, *flags)
+
+
+@pytest.mark.parametrize("flag", ["--rows=0", "--length=-4", "--steps=0"])
+def test_the_benchmark_refuses_what_it_cannot_time(
+    flag: str, refusal: Callable[..., str]
+) -> None:
+    error = refusal(package_main.main, "benchmark", SMALL[0], flag)
+    assert flag.replace("=", " is ") in error
 
 
 def test_translation_of_a_file_is_line_for_line(

@@ -131,7 +131,8 @@ def test_an_empty_file_is_named(tmp_path: Path, content: bytes, suffix: str) -> 
     (tmp_path / "train.de").unlink()
     path = tmp_path / f"train.de{suffix}"
     path.write_bytes(gzip.compress(content) if suffix else content)
-    assert f"{path} is empty" in error_of(tmp_path)
+    kind = "has blank lines only" if content else "is empty"
+    assert f"{path} {kind}" in error_of(tmp_path)
 
 
 def test_a_missing_file_names_what_was_looked_for(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """python -m transformer_jax {translate,benchmark}: the commands beside training."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,13 @@ def translate(arguments: Sequence[str]) -> None:
     flags, _ = parser.parse(arguments)
     if flags.output:
         require_writable(Path(flags.output))
+    if flags.output and flags.input and Path(flags.output).exists():
+        if Path(flags.input).exists() and os.path.samefile(flags.input, flags.output):
+            raise UserError(
+                f"--output is the --input file {flags.input}: write elsewhere"
+            )
+    if not flags.input and sys.stdin is None:
+        raise UserError("standard input is closed: give --input=FILE or a pipe")
 
     from transformer_jax.data.sources import decode_lines, read_lines
     from transformer_jax.translation import Translator
@@ -65,6 +73,9 @@ def benchmark(arguments: Sequence[str]) -> None:
     parser.add_argument("--length", type=int, default=32, help="tokens of each side")
     parser.add_argument("--steps", type=int, default=10)
     flags, overrides = parser.parse(arguments, takes_config=True)
+    for name in ("rows", "length", "steps"):
+        if getattr(flags, name) < 1:
+            raise UserError(f"--{name} is {getattr(flags, name)}, expected 1 or more")
     config = load_experiment(flags.config, overrides)
 
     from transformer_jax.benchmark import benchmark_training

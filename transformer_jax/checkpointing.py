@@ -5,9 +5,10 @@ A checkpoint of step N is a folder `checkpoints/N` of three items: `params`,
 in the background; a save that was cut short is never seen again.
 """
 
+import contextlib
 import dataclasses
 import logging as python_logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Checkpoints:
     def __init__(self, workdir: Path, *, keep_last: int) -> None:
         """Opens the folder, and makes it where it is missing."""
         _quiet_orbax()
+        self._workdir = workdir
         self._manager = ocp.CheckpointManager(
             (workdir / _FOLDER).absolute(),
             item_names=("params", "optimizer_state", "meta"),
@@ -83,26 +85,18 @@ class Checkpoints:
             metrics=None if score is None else {_SCORE: score},
         )
 
-    def latest_step(self) -> int | None:
-        """Step of the newest whole checkpoint, or None."""
-        return self._manager.latest_step()
-
     def restore(self, step: int, abstract: TrainState) -> TrainState:
         """The state saved at `step`, in the shapes and shardings of `abstract`."""
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(abstract.params),
-                optimizer_state=ocp.args.StandardRestore(abstract.optimizer_state),
-            ),
-        )
+        with _naming_damage(self._workdir, step):
+            restored = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    params=ocp.args.StandardRestore(abstract.params),
+                    optimizer_state=ocp.args.StandardRestore(abstract.optimizer_state),
+                ),
+            )
         count = jax.device_put(np.int32(step), abstract.step.sharding)
         return TrainState(count, restored["params"], restored["optimizer_state"])
-
-    def meta(self, step: int) -> dict[str, Any]:
-        """What `save` was told of the run at `step`."""
-        args = ocp.args.Composite(meta=ocp.args.JsonRestore())
-        return self._manager.restore(step, args=args)["meta"]
 
     def close(self) -> None:
         """Waits until all is saved."""
@@ -168,9 +162,30 @@ def chosen_steps(
 
 
 def _score(workdir: Path, step: int) -> float | None:
+    return load_meta(workdir, step).get(_SCORE)
+
+
+def load_meta(workdir: Path, step: int) -> dict[str, Any]:
+    """What `Checkpoints.save` was told of the run at `step`.
+
+    Raises:
+      UserError: the checkpoint is damaged.
+    """
     path = workdir / _FOLDER / str(step) / "meta"
-    meta = ocp.JsonCheckpointHandler().restore(epath.Path(path.absolute()))
-    return meta.get(_SCORE)
+    with _naming_damage(workdir, step):
+        return dict(ocp.JsonCheckpointHandler().restore(epath.Path(path.absolute())))
+
+
+@contextlib.contextmanager
+def _naming_damage(workdir: Path, step: int) -> Iterator[None]:
+    """Turns what Orbax raises, of many kinds, into one line about the checkpoint."""
+    try:
+        yield
+    except Exception as error:
+        raise UserError(
+            f"checkpoint {workdir / _FOLDER / str(step)} is damaged "
+            f"({type(error).__name__}): delete that folder and use another step"
+        ) from error
 
 
 def load_params(
@@ -195,10 +210,11 @@ def _load(workdir: Path, step: int) -> Any:
     path = (workdir / _FOLDER / str(step) / "params").absolute()
     _quiet_orbax()
     checkpointer = ocp.PyTreeCheckpointer()
-    metadata: Any = checkpointer.metadata(path).item_metadata
-    restore_args = jax.tree.map(
-        lambda _: ocp.RestoreArgs(restore_type=np.ndarray), metadata.tree
-    )
-    return checkpointer.restore(
-        path, args=ocp.args.PyTreeRestore(restore_args=restore_args)
-    )
+    with _naming_damage(workdir, step):
+        metadata: Any = checkpointer.metadata(path).item_metadata
+        restore_args = jax.tree.map(
+            lambda _: ocp.RestoreArgs(restore_type=np.ndarray), metadata.tree
+        )
+        return checkpointer.restore(
+            path, args=ocp.args.PyTreeRestore(restore_args=restore_args)
+        )

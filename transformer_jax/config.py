@@ -355,6 +355,8 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
         return values
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if kind is int and type(value) is int and abs(value) >= 2**31:
+        raise UserError(f"config key {name} is {value}, expected less than 2^31")
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         raise UserError(f"config key {name} is {value!r}, expected {_NOUNS[kind]}")
     return value

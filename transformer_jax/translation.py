@@ -64,14 +64,14 @@ def load_config(workdir: Path) -> ExperimentConfig:
     """The config that a run was started with."""
     path = workdir / "config.json"
     try:
-        return freeze(json.loads(path.read_text()))
+        return freeze(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UserError(
             f"no {path}: expected the folder of a run; train with --workdir={workdir} "
             "first"
         ) from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} is not JSON ({error}): restore it") from None
+    except ValueError as error:  # UserError, or not JSON, or not UTF-8
+        raise UserError(f"{path} is not the config of a run ({error})") from None
 
 
 class Translator:
@@ -101,6 +101,11 @@ class Translator:
           max_length: longest source, in tokens with the end, that is translated in one
             piece; see `translate`.
         """
+        if decoding.beam_size > model.config.vocab_size:
+            raise UserError(
+                f"decoding.beam_size is {decoding.beam_size}, expected at most "
+                f"model.vocab_size {model.config.vocab_size}: lower it"
+            )
         self.model = model
         self.params = params
         self.vocabularies = vocabularies
@@ -165,7 +170,17 @@ class Translator:
         Args:
           sentences: raw text, one sentence each.
           progress: called with the number of sentences each time some are done.
+
+        Raises:
+          TypeError: not a list of strings.
         """
+        if isinstance(sentences, str):
+            raise TypeError("got one str, expected a list of them: [sentence]")
+        for sentence in sentences:
+            if not isinstance(sentence, str):
+                raise TypeError(
+                    f"got a sentence of type {type(sentence).__name__}, expected str"
+                )
         pieces: list[list[int]] = []
         owners: list[int] = []  # the sentence that each piece belongs to
         num_cut = 0

@@ -6,6 +6,7 @@ tensorflow-datasets will be a third kind, beside `_files` and `_phrases`.
 
 import dataclasses
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -89,8 +90,9 @@ def _hold_out(
     num_held_out = min(most, int(len(distinct) * _MAX_HELD_OUT_SHARE))
     if num_held_out == 0:
         raise UserError(
-            f"{len(distinct)} distinct pairs are too few to hold any out: give "
-            "data.validation and data.test, or more text"
+            f"{len(distinct)} distinct pairs are too few to hold any out, expected "
+            f"{math.ceil(1 / _MAX_HELD_OUT_SHARE)} or more for validation and one more "
+            "for test: add text, or name data.validation and data.test"
         )
     order = np.random.default_rng(seed).permutation(len(distinct))
     held_out = [distinct[i] for i in order[:num_held_out]]
@@ -102,10 +104,16 @@ def _read_pairs(config: DataConfig, stem: str) -> list[Pair]:
     """The pairs of `stem`: one .tsv file or a file of each language."""
     folder = Path(config.dir)
     tsv = _find(folder / f"{stem}.tsv")
-    if tsv is not None:
-        return _read_tsv(tsv)
     languages = config.source_language, config.target_language
     paths = [_find(folder / f"{stem}.{language}") for language in languages]
+    if tsv is not None:
+        others = [str(path) for path in paths if path is not None]
+        if others:
+            raise UserError(
+                f"{tsv} is there and {' and '.join(others)} too, expected one of both "
+                "forms: move the other away"
+            )
+        return _read_tsv(tsv)
     for path, language in zip(paths, languages, strict=True):
         if path is None:
             raise UserError(
@@ -162,7 +170,8 @@ def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"cannot read {path}: {reason}") from error
     if not content.strip():
-        raise UserError(f"{path} is empty, expected one sentence a line")
+        kind = "has blank lines only" if content else "is empty"
+        raise UserError(f"{path} {kind}, expected one sentence a line")
     return decode_lines(content, str(path), strip=strip)
 
 
@@ -172,7 +181,10 @@ def decode_lines(content: bytes, name: str, *, strip: str = " \t\r") -> list[str
     content = content.removeprefix(b"\xef\xbb\xbf")
     if b"\0" in content:
         line = content[: content.index(b"\0")].count(b"\n") + 1
-        raise UserError(f"{name} line {line} holds a zero byte: expected UTF-8 text")
+        raise UserError(
+            f"{name} line {line} holds a zero byte, expected UTF-8 text: if it "
+            "is UTF-16, convert it with iconv -f utf-16 -t utf-8"
+        )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ class Tokenizer:
         try:
             self._processor.LoadFromSerializedProto(model)
         except RuntimeError as error:
-            raise UserError(f"not a SentencePiece vocabulary: {error}") from error
+            raise UserError("not a SentencePiece vocabulary") from error
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -52,6 +53,10 @@ class Tokenizer:
             raise UserError(
                 f"no vocabulary {path}: train first, or give the folder of a run"
             ) from None
+        except UserError as error:
+            raise UserError(
+                f"{path} is damaged ({error}): restore it, or train in a new folder"
+            ) from error
 
     def save(self, path: Path) -> None:
         """Writes the model file, whole or not at all."""
@@ -147,7 +152,13 @@ def _training_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _reason(message: str) -> str:
-    """SentencePiece's own advice, without the source location it begins with."""
+    """SentencePiece's own advice, in our words where we know it."""
+    most = re.search(r"set it to a value <= (\d+)", message)
+    if most:
+        return (
+            f"it is too short; expected at most {most[1]}, lower "
+            "--config.model.vocab_size"
+        )
     for phrase in ("Vocabulary size", "vocab_size"):
         if phrase in message:
             return message[message.index(phrase) :].strip().replace("\n", " ")

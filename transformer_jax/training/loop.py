@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.checkpointing import Checkpoints
+from transformer_jax.checkpointing import Checkpoints, load_meta, steps_in
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import (
     EncodedPair,
@@ -66,26 +66,15 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
       UserError: bad config or text, or a workdir of another run.
       NonFiniteError: training diverged.
     """
-    # 1. The workdir is this run's, or new.
-    _claim_workdir(config, workdir)
-    checkpoints = Checkpoints(workdir, keep_last=config.checkpoint.keep_last)
-    try:
-        resumed_step = checkpoints.latest_step()
-        if resumed_step is not None and _is_finished(config, checkpoints, resumed_step):
-            say(f"{workdir} is trained already: step {resumed_step}.")
-            _say_how_to_use(workdir)
-            return
-        _train(config, workdir, checkpoints, resumed_step)
-    finally:
-        checkpoints.close()
+    # 1. The workdir is this run's, or new; nothing is made before all is well.
+    _check_workdir(config, workdir)
+    mesh = make_mesh(config.mesh)
+    steps = steps_in(workdir)
+    if steps and _is_finished(config, workdir, steps[-1]):
+        say(f"{workdir} is trained already: step {steps[-1]}.")
+        _say_how_to_use(workdir)
+        return
 
-
-def _train(
-    config: ExperimentConfig,
-    workdir: Path,
-    checkpoints: Checkpoints,
-    resumed_step: int | None,
-) -> None:
     # 2. Text -> batches.
     corpus = load_corpus(config.data, seed=config.seed)
     vocabularies = _vocabularies(config, workdir, corpus)
@@ -104,7 +93,6 @@ def _train(
     _say_batches(batches)
 
     # 3. Model, optimiser, state: born where they will stay.
-    mesh = make_mesh(config.mesh)
     model = Transformer(config.model)
     optimizer = make_optimizer(
         config.optimizer,
@@ -117,26 +105,35 @@ def _train(
     _say_model(config)
 
     # 4. Resume, or start.
-    best = Best()
-    if resumed_step is None:
-        state = jax.jit(init, out_shardings=shardings)(init_key)
-        (workdir / "config.json").write_text(json.dumps(config.to_dict(), indent=2))
-    else:
-        abstract = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-            jax.eval_shape(init, init_key),
-            shardings,
-        )
-        meta = checkpoints.meta(resumed_step)
+    validator = Validator(
+        config,
+        workdir,
+        model,
+        vocabularies,
+        examples=_examples("validation", corpus.validation, vocabularies, config),
+        pairs=corpus.validation,
+    )
+    _claim_workdir(config, workdir, vocabularies)
+    checkpoints = Checkpoints(workdir, keep_last=config.checkpoint.keep_last)
+    first_step, best = 0, Best()
+    if steps:
+        first_step = steps[-1]
+        meta = load_meta(workdir, first_step)
         if meta["vocabulary"] != vocabularies.digest:
             raise UserError(
                 f"the vocabulary in {workdir} is not the one its checkpoints were "
                 "trained with: restore it, or take another --workdir"
             )
-        state = checkpoints.restore(resumed_step, abstract)
+        abstract = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+            jax.eval_shape(init, init_key),
+            shardings,
+        )
+        state = checkpoints.restore(first_step, abstract)
         best = Best(**meta["best"])
-        say(f"Resuming from step {resumed_step}.")
-    first_step = resumed_step or 0
+        say(f"Resuming from step {first_step}.")
+    else:
+        state = jax.jit(init, out_shardings=shardings)(init_key)
     step_function = jax.jit(
         functools.partial(
             train_step,
@@ -146,14 +143,6 @@ def _train(
         ),
         donate_argnums=0,
         out_shardings=(shardings, replicated(mesh)),
-    )
-    validator = Validator(
-        config,
-        workdir,
-        model,
-        vocabularies,
-        examples=_examples("validation", corpus.validation, vocabularies, config),
-        pairs=corpus.validation,
     )
 
     # 5. Steps.
@@ -170,6 +159,7 @@ def _train(
         ) as progress,
         _Interruption() as interruption,
         contextlib.closing(feed),
+        contextlib.closing(checkpoints),
     ):
         for step, batch in enumerate(feed, start=first_step + 1):
             state, metrics = step_function(state, batch, dropout_key)
@@ -200,7 +190,6 @@ def _train(
                 break
 
     # 6. The result.
-    checkpoints.close()
     if interruption.is_requested and step < config.training.steps:
         say(f"Interrupted: saved step {step}. The same command goes on from there.")
         raise KeyboardInterrupt
@@ -212,9 +201,9 @@ def _train(
     _say_how_to_use(workdir)
 
 
-def _is_finished(config: ExperimentConfig, checkpoints: Checkpoints, step: int) -> bool:
+def _is_finished(config: ExperimentConfig, workdir: Path, step: int) -> bool:
     """Whether a run that stands at `step` has no more to do."""
-    best = Best(**checkpoints.meta(step)["best"])
+    best = Best(**load_meta(workdir, step)["best"])
     return step >= config.training.steps or best.is_given_up(config)
 
 
@@ -245,33 +234,48 @@ class _Interruption:
         say("Stopping after this step, and saving (again to stop at once).")
 
 
-def _claim_workdir(config: ExperimentConfig, workdir: Path) -> None:
-    """Makes the folder; refuses one that another experiment was trained in."""
+def _check_workdir(config: ExperimentConfig, workdir: Path) -> None:
+    """Refuses a folder that another experiment was trained in, or cannot be written."""
+    there = workdir
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UserError(f"--workdir {workdir}: {there} is a file, expected a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(
+            f"--workdir {workdir}: {there} cannot be written to, take another path"
+        )
+    if not (workdir / "config.json").exists():
+        return
+    before, now = load_config(workdir).to_dict(), config.to_dict()
+    differing = [
+        f"{name} was {old} and is {new}"
+        for (name, old), (_, new) in zip(_flat(before), _flat(now), strict=True)
+        if old != new and not name.startswith(_CHANGEABLE)
+    ]
+    if differing:
+        raise UserError(
+            f"{workdir} was trained with another config ({'; '.join(differing)}): "
+            "take another --workdir, or delete it to start anew"
+        )
+
+
+def _claim_workdir(
+    config: ExperimentConfig, workdir: Path, vocabularies: Vocabularies
+) -> None:
+    """Makes the folder this run's: the vocabulary, then the config that claims it."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise UserError(
-            f"--workdir {workdir} is a file, expected a folder: take another path"
-        ) from None
     except OSError as error:
         raise UserError(
             f"cannot make --workdir {workdir} ({error.strerror}): take another path"
         ) from error
-    if not os.access(workdir, os.W_OK | os.X_OK):
-        raise UserError(f"--workdir {workdir} cannot be written to: take another")
-    if (workdir / "config.json").exists():
-        before, now = load_config(workdir).to_dict(), config.to_dict()
-        differing = [
-            f"{name} was {old} and is {new}"
-            for (name, old), (_, new) in zip(_flat(before), _flat(now), strict=True)
-            if old != new and not name.startswith(_CHANGEABLE)
-        ]
-        if differing:
-            raise UserError(
-                f"{workdir} was trained with another config ({'; '.join(differing)}): "
-                "take another --workdir, or delete it to start anew"
-            )
-        (workdir / "config.json").write_text(json.dumps(now, indent=2))
+    path = workdir / "config.json"
+    if not path.exists():
+        vocabularies.save(workdir)
+    partial = path.with_name("config.json.partial")
+    partial.write_text(json.dumps(config.to_dict(), indent=2), encoding="utf-8")
+    os.replace(partial, path)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -287,8 +291,7 @@ def _vocabularies(
 ) -> Vocabularies:
     """The run's vocabularies, trained on the training text the first time."""
     shared = config.tokenizer.shared
-    name = "vocabulary.model" if shared else "vocabulary.source.model"
-    if (workdir / name).exists():
+    if (workdir / "config.json").exists():
         return Vocabularies.load(workdir, shared=shared)
     learn = functools.partial(
         train_tokenizer,
@@ -299,11 +302,8 @@ def _vocabularies(
     target = [pair[1] for pair in corpus.train]
     if shared:
         tokenizer = learn(source + target)
-        vocabularies = Vocabularies(tokenizer, tokenizer)
-    else:
-        vocabularies = Vocabularies(learn(source), learn(target))
-    vocabularies.save(workdir)
-    return vocabularies
+        return Vocabularies(tokenizer, tokenizer)
+    return Vocabularies(learn(source), learn(target))
 
 
 def _examples(
@@ -317,7 +317,8 @@ def _examples(
     if not examples:
         raise UserError(
             f"no {name} pairs are left of {len(pairs)}: "
-            f"{_shown(counts, config.data.max_length)}"
+            f"{_shown(counts, config.data.max_length)}: bring other text, or raise "
+            "data.max_length"
         )
     return examples
 
