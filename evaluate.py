@@ -17,8 +17,8 @@ from transformer_jax.command_line import (
     require_writable,
     run,
     use_huge_pages,
-    write_whole,
 )
+from transformer_jax.files import write_whole
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -65,9 +65,9 @@ def main(arguments: Sequence[str]) -> None:
         "beam_size": translator.decoding.beam_size,
         "length_penalty": translator.decoding.length_penalty,
     }
-    write_whole(output, json.dumps(metrics, indent=2) + "\n")
+    write_whole(output, f"{json.dumps(metrics, indent=2)}\n".encode())
     translations = output.with_name(f"{output.stem}.{flags.split}.txt")
-    write_whole(translations, "".join(f"{h}\n" for h in hypotheses))
+    write_whole(translations, "".join(f"{h}\n" for h in hypotheses).encode())
     width = max(map(len, metrics))
     for name, value in metrics.items():
         shown = f"{value:.2f}" if isinstance(value, float) else value

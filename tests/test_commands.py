@@ -598,20 +598,6 @@ def test_an_unknown_command_names_the_nearest(refusal: Callable[..., str]) -> No
     assert "usage" in refusal(package_main.main)
 
 
-def test_a_pipe_is_written_to_and_a_link_followed(tmp_path: Path) -> None:
-    pipe, file, link = (tmp_path / name for name in ("pipe", "file", "link"))
-    os.mkfifo(pipe)
-    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
-    command_line.write_whole(pipe, "two\n")
-    assert reader.communicate(timeout=60)[0] == b"two\n"
-    assert pipe.is_fifo()
-    link.symlink_to(file)
-    command_line.write_whole(link, "two\n")
-    assert file.read_text() == "two\n"
-    assert link.is_symlink()
-    assert files_in(tmp_path) == ["file", "link", "pipe"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
 def test_a_process_starts_anew_once_with_its_arguments_and_the_users_settings() -> None:
     code = (

@@ -11,7 +11,7 @@ PACKAGE = "transformer_jax"
 # Lowest first. A file may import its own layer's room and all layers below.
 LAYERS = [
     ("errors",),
-    ("config",),
+    ("config", "files"),
     ("models", "decoding", "metrics", "data", "sharding"),
     ("training.loss", "training.optimizer", "training.writer"),
     ("training.step", "training.progress"),
@@ -27,7 +27,8 @@ LAYERS = [
 ALLOWED = {
     "errors": (),
     "config": ("errors",),
-    "data": ("data", "config", "errors"),
+    "files": (),
+    "data": ("data", "config", "errors", "files"),
     "models": ("models", "config"),
     "decoding": ("decoding",),
     "metrics": ("errors",),

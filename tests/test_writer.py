@@ -159,7 +159,7 @@ def test_resuming_drops_later_lines_and_keeps_the_rest_byte_for_byte(tmp_path):
         assert path.read_text() == kept
         writer.write(30, {"train/loss": 3.25})
     assert path.read_text() == kept + '{"step": 30, "train/loss": 3.25}\n'
-    assert not (tmp_path / "metrics.jsonl.tmp").exists()
+    assert not (tmp_path / "metrics.jsonl.partial").exists()
 
 
 def test_starting_again_from_nothing_drops_every_line(tmp_path):

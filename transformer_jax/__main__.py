@@ -14,10 +14,10 @@ from transformer_jax.command_line import (
     require_writable,
     run,
     use_huge_pages,
-    write_whole,
 )
 from transformer_jax.config import nearest
 from transformer_jax.errors import UserError
+from transformer_jax.files import write_whole
 
 
 def translate(arguments: Sequence[str]) -> None:
@@ -32,11 +32,9 @@ def translate(arguments: Sequence[str]) -> None:
     flags, _ = parser.parse(arguments)
     if flags.output:
         require_writable(Path(flags.output))
-    if flags.output and flags.input and Path(flags.output).exists():
-        if Path(flags.input).exists() and os.path.samefile(flags.input, flags.output):
-            raise UserError(
-                f"--output is the --input file {flags.input}: write elsewhere"
-            )
+    both = [Path(name) for name in (flags.input, flags.output) if name]
+    if len(both) == 2 and all(map(Path.exists, both)) and os.path.samefile(*both):
+        raise UserError(f"--output is the --input file {flags.input}: write elsewhere")
     if not flags.input and sys.stdin is None:
         raise UserError("standard input is closed: give --input=FILE or a pipe")
 
@@ -54,11 +52,11 @@ def translate(arguments: Sequence[str]) -> None:
         total=len(lines), unit="sentence", disable=not sys.stderr.isatty()
     ) as bar:
         outputs = translator.translate(lines, progress=bar.update)
-    text = "".join(f"{output}\n" for output in outputs)
+    text = "".join(f"{output}\n" for output in outputs).encode()
     if flags.output:
         write_whole(Path(flags.output), text)
     else:
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(text)
         sys.stdout.flush()
 
 

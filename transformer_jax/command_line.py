@@ -64,15 +64,15 @@ class Parser(argparse.ArgumentParser):
         # Before argparse looks: it would rather say what is missing.
         for name in (argument.partition("=")[0] for argument in rest):
             if name.startswith("--") and name not in self._option_string_actions:
-                known = [*self._option_string_actions, "--config.KEY"]
-                known = known if takes_config else known[:-1]
+                known = list(self._option_string_actions)
+                if takes_config:
+                    known.append("--config.KEY")
                 raise UserError(f"no flag {name}{nearest(name, known)}")
-        namespace = self.parse_args(rest)
-        return namespace, overrides
+        return self.parse_args(rest), overrides
 
 
 def require_writable(path: Path) -> None:
-    """Refuses, before long work, a path that `write_whole` could not write to.
+    """Refuses, before long work, a path that could not be written in the end.
 
     Raises:
       UserError: a folder, or in a folder that is missing or not writable.
@@ -83,17 +83,6 @@ def require_writable(path: Path) -> None:
         raise UserError(f"no folder {path.parent}: make it, or write elsewhere")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"folder {path.parent} cannot be written to: write elsewhere")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a UTF-8 file whole or not at all; a device or a pipe as it stands."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        path.write_text(text, encoding="utf-8")
-        return
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
@@ -210,11 +199,8 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     flags.FLAGS.mark_as_parsed()  # absl's own flags have no part here
     try:
         main(sys.argv[1:])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(_ERROR_STATUS)
-    except OSError as error:
-        # Full disks, read-only folders and their like: the system's words, one line.
+    except (UserError, OSError) as error:
+        # An OSError is a full disk, a read-only folder: the system's words, one line.
         print(f"error: {error}", file=sys.stderr)
         sys.exit(_ERROR_STATUS)
     except KeyboardInterrupt:

@@ -78,6 +78,20 @@ def encode_pairs(
     return list(zip(source, target, strict=True))
 
 
+def translate_and_score(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    target_language: str,
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[list[str], TranslationScores]:
+    """Translations of the sources, and their scores against the targets."""
+    hypotheses = translator.translate([pair[0] for pair in pairs], progress=progress)
+    references = [pair[1] for pair in pairs]
+    scores = score_translations(hypotheses, references, target_language=target_language)
+    return hypotheses, scores
+
+
 def evaluate(
     translator: Translator,
     pairs: Sequence[Pair],
@@ -90,11 +104,8 @@ def evaluate(
     Every pair is translated and scored, whatever its length. The loss leaves out pairs
     with an empty side or more tokens than the model's maximum.
     """
-    hypotheses = translator.translate([pair[0] for pair in pairs], progress=progress)
-    scores = score_translations(
-        hypotheses,
-        [pair[1] for pair in pairs],
-        target_language=config.data.target_language,
+    hypotheses, scores = translate_and_score(
+        translator, pairs, config.data.target_language, progress=progress
     )
     encoded = encode_pairs(pairs, translator.vocabularies)
     examples, _ = keep_trainable(encoded, config.model.max_length)

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 import sentencepiece
 
 from transformer_jax.errors import UserError
+from transformer_jax.files import write_whole
 
 PAD_ID = 0
 START_ID = 1
@@ -60,9 +60,7 @@ class Tokenizer:
 
     def save(self, path: Path) -> None:
         """Writes the model file, whole or not at all."""
-        partial = path.with_name(path.name + ".partial")
-        partial.write_bytes(self.model)
-        os.replace(partial, path)
+        write_whole(path, self.model)
 
     @property
     def vocab_size(self) -> int:

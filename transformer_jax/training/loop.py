@@ -16,7 +16,6 @@ from transformer_jax.checkpointing import Checkpoints, load_meta, steps_in
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import (
     EncodedPair,
-    FilterCounts,
     TrainingBatches,
     keep_trainable,
     prefetch,
@@ -25,6 +24,7 @@ from transformer_jax.data.sources import Corpus, Pair, load_corpus
 from transformer_jax.data.tokenizer import train_tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation import encode_pairs
+from transformer_jax.files import write_whole
 from transformer_jax.models import Transformer, num_parameters
 from transformer_jax.sharding import (
     batch_sharding,
@@ -101,7 +101,8 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
     )
     init = functools.partial(init_state, model, optimizer)
     init_key, dropout_key = jax.random.split(jax.random.key(config.seed))
-    shardings = state_shardings(jax.eval_shape(init, init_key), mesh)
+    shapes = jax.eval_shape(init, init_key)
+    shardings = state_shardings(shapes, mesh)
     _say_model(config)
 
     # 4. Resume, or start.
@@ -126,7 +127,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
             )
         abstract = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-            jax.eval_shape(init, init_key),
+            shapes,
             shardings,
         )
         state = checkpoints.restore(first_step, abstract)
@@ -273,9 +274,7 @@ def _claim_workdir(
     path = workdir / "config.json"
     if not path.exists():
         vocabularies.save(workdir)
-    partial = path.with_name("config.json.partial")
-    partial.write_text(json.dumps(config.to_dict(), indent=2), encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(path, json.dumps(config.to_dict(), indent=2).encode())
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -313,21 +312,17 @@ def _examples(
     examples, counts = keep_trainable(
         encode_pairs(pairs, vocabularies), config.data.max_length
     )
-    say(f"{name} pairs: {_shown(counts, config.data.max_length)}")
+    shown = (
+        f"{counts.kept} kept, {counts.empty} with an empty side, {counts.too_long} of "
+        f"more than {config.data.max_length} tokens"
+    )
+    say(f"{name} pairs: {shown}")
     if not examples:
         raise UserError(
-            f"no {name} pairs are left of {len(pairs)}: "
-            f"{_shown(counts, config.data.max_length)}: bring other text, or raise "
-            "data.max_length"
+            f"no {name} pairs are left of {len(pairs)}: {shown}: bring other text, or "
+            "raise data.max_length"
         )
     return examples
-
-
-def _shown(counts: FilterCounts, max_length: int) -> str:
-    return (
-        f"{counts.kept} kept, {counts.empty} with an empty side, {counts.too_long} of "
-        f"more than {max_length} tokens"
-    )
 
 
 def _say_batches(batches: TrainingBatches) -> None:

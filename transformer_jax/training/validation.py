@@ -7,8 +7,7 @@ from pathlib import Path
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import EncodedPair
 from transformer_jax.data.sources import Pair
-from transformer_jax.evaluation import LossEvaluator
-from transformer_jax.metrics import score_translations
+from transformer_jax.evaluation import LossEvaluator, translate_and_score
 from transformer_jax.models import Transformer
 from transformer_jax.training.progress import Progress, say
 from transformer_jax.training.step import Params
@@ -83,11 +82,8 @@ class Validator:
         score = -report.loss
         if self._pairs:
             self._translator.params = params
-            outputs = self._translator.translate([pair[0] for pair in self._pairs])
-            scores = score_translations(
-                outputs,
-                [pair[1] for pair in self._pairs],
-                target_language=self._config.data.target_language,
+            outputs, scores = translate_and_score(
+                self._translator, self._pairs, self._config.data.target_language
             )
             metrics["valid/bleu"] = scores.sacrebleu
             if self._config.validation.metric == "bleu":

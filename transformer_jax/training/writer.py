@@ -8,7 +8,6 @@ checkpoint takes back what the lost steps had written, so that no step stands tw
 import json
 import math
 import operator
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Self
 from tensorboardX import SummaryWriter
 
 from transformer_jax.errors import UserError
+from transformer_jax.files import write_whole
 
 
 class MetricsWriter:
@@ -129,9 +129,4 @@ def _drop_lines_after(path: Path, resume_step: int) -> None:
             ) from error
         if step <= resume_step:
             kept.append(line + b"\n")
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_whole(path, b"".join(kept))
