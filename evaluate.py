@@ -30,7 +30,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--output", help="default: WORKDIR/metrics.json")
     flags, _ = parser.parse(arguments)
 
-    from transformer_jax.checkpointing import chosen_steps
     from transformer_jax.data.sources import load_corpus
     from transformer_jax.evaluation import evaluate
     from transformer_jax.translation import Translator, load_config
@@ -42,9 +41,6 @@ def main(arguments: Sequence[str]) -> None:
     if flags.data_dir:
         data = dataclasses.replace(config.data, dir=flags.data_dir)
         config = dataclasses.replace(config, data=data)
-    steps = chosen_steps(
-        workdir, flags.checkpoint, average_last=config.checkpoint.average_last
-    )
     pairs = load_corpus(config.data, seed=config.seed).split(flags.split)
     translator = Translator.from_workdir(workdir, flags.checkpoint)
     translator = translator.with_decoding(**decoding_changes(flags))
@@ -60,8 +56,8 @@ def main(arguments: Sequence[str]) -> None:
         "loss": report.loss,
         "split": flags.split,
         "checkpoint": flags.checkpoint,
-        "checkpoint_step": steps[-1],
-        "averaged_steps": steps,
+        "checkpoint_step": translator.steps[-1],
+        "averaged_steps": translator.steps,
         "beam_size": translator.decoding.beam_size,
         "length_penalty": translator.decoding.length_penalty,
     }

@@ -180,5 +180,5 @@ def test_attention_dropout_acts_in_training_only():
     plain = multi_head().apply(variables, x, x)
     np.testing.assert_array_equal(module.apply(variables, x, x), plain)
     rngs = {"dropout": jax.random.key(1)}
-    dropped = module.apply(variables, x, x, deterministic=False, rngs=rngs)
+    dropped = module.apply(variables, x, x, dropout_rows=jnp.arange(BATCH), rngs=rngs)
     assert np.abs(np.asarray(dropped) - np.asarray(plain)).max() > 1e-3

@@ -12,13 +12,14 @@ PACKAGE = "transformer_jax"
 LAYERS = [
     ("errors",),
     ("config", "files"),
-    ("models", "decoding", "metrics", "data", "sharding"),
+    ("models", "decoding", "metrics", "data", "sharding", "processes"),
     ("training.loss", "training.optimizer", "training.writer"),
     ("training.step", "training.progress"),
+    ("training.program", "training.interruption"),
     ("checkpointing",),
     ("translation",),
     ("evaluation", "visualization"),
-    ("training.validation", "benchmark"),
+    ("training.validation", "training.workdir", "benchmark"),
     ("training.loop",),
     ("command_line",),
     ("__main__",),
@@ -33,6 +34,7 @@ ALLOWED = {
     "decoding": ("decoding",),
     "metrics": ("errors",),
     "sharding": ("config", "errors"),
+    "processes": ("errors",),
 }
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}
 WITHOUT_JAX = ("errors", "config", "data", "metrics")

@@ -25,10 +25,14 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+def drop(x, rate: float, key):
+    return dropout(x, rate, key, jnp.arange(len(x)))
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
 def test_dropout_zeroes_its_rate_and_scales_what_is_left(rate):
     x = jnp.asarray(1.0 + np.abs(normal(0, 211, 503)))
-    dropped = np.asarray(dropout(x, rate, jax.random.key(0)))
+    dropped = np.asarray(drop(x, rate, jax.random.key(0)))
     is_zero = dropped == 0.0
     # Five standard deviations of a share of so many elements.
     assert abs(is_zero.mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / x.size)
@@ -38,8 +42,8 @@ def test_dropout_zeroes_its_rate_and_scales_what_is_left(rate):
 
 def test_dropout_of_two_elements_or_two_keys_is_independent():
     ones = jnp.ones((409, 61))
-    is_zero = np.asarray(dropout(ones, 0.5, jax.random.key(0))) == 0.0
-    other_key = np.asarray(dropout(ones, 0.5, jax.random.key(1))) == 0.0
+    is_zero = np.asarray(drop(ones, 0.5, jax.random.key(0))) == 0.0
+    other_key = np.asarray(drop(ones, 0.5, jax.random.key(1))) == 0.0
     bound = 5 * math.sqrt(0.25 * 0.75 / is_zero.size)
     assert abs((is_zero & other_key).mean() - 0.25) < bound
     # 16 columns apart = the four 16-bit numbers of one counter.
@@ -52,26 +56,33 @@ def test_dropout_of_two_elements_or_two_keys_is_independent():
 
 def test_dropout_is_a_function_of_its_key():
     x = jnp.asarray(normal(0, 5, 13))
-    first = dropout(x, 0.5, jax.random.key(7))
-    np.testing.assert_array_equal(first, dropout(x, 0.5, jax.random.key(7)))
-    jitted = jax.jit(lambda x, key: dropout(x, 0.5, key))(x, jax.random.key(7))
+    first = drop(x, 0.5, jax.random.key(7))
+    np.testing.assert_array_equal(first, drop(x, 0.5, jax.random.key(7)))
+    jitted = jax.jit(lambda x, key: drop(x, 0.5, key))(x, jax.random.key(7))
     np.testing.assert_array_equal(first == 0, jitted == 0)
-    assert (np.asarray(first) != np.asarray(dropout(x, 0.5, jax.random.key(8)))).any()
+    assert (np.asarray(first) != np.asarray(drop(x, 0.5, jax.random.key(8)))).any()
 
 
-def test_dropout_without_a_rate_or_a_key_is_the_identity():
+def test_dropout_of_a_row_is_a_function_of_its_number_alone():
+    x = jnp.asarray(normal(0, 11, 3, 13))
+    whole = drop(x, 0.5, jax.random.key(7))
+    for rows in ([3, 4, 5], [10], [7, 0, 2]):
+        part = dropout(x[jnp.array(rows)], 0.5, jax.random.key(7), jnp.array(rows))
+        np.testing.assert_array_equal(part, whole[jnp.array(rows)])
+
+
+def test_dropout_without_a_rate_or_rows_is_the_identity():
     x = jnp.asarray(normal(0, 5, 13))
-    assert dropout(x, 0.0, jax.random.key(0)) is x
-    assert dropout(x, 0.5, None) is x
-    assert Dropout(0.5).apply({}, x, deterministic=True) is x
-    assert Dropout(0.0).apply({}, x, deterministic=False) is x
+    assert drop(x, 0.0, jax.random.key(0)) is x
+    assert Dropout(0.5).apply({}, x, None) is x
+    assert Dropout(0.0).apply({}, x, jnp.arange(5)) is x
 
 
 def test_dropout_keeps_the_number_format_and_passes_the_gradient_of_what_it_kept():
     x = jnp.asarray(normal(0, 5, 13))
-    assert dropout(x.astype(jnp.bfloat16), 0.5, jax.random.key(0)).dtype == jnp.bfloat16
-    gradient = jax.grad(lambda x: dropout(x, 0.2, jax.random.key(0)).sum())(x)
-    expected = np.where(dropout(x, 0.2, jax.random.key(0)) == 0, 0.0, 1.25)
+    assert drop(x.astype(jnp.bfloat16), 0.5, jax.random.key(0)).dtype == jnp.bfloat16
+    gradient = jax.grad(lambda x: drop(x, 0.2, jax.random.key(0)).sum())(x)
+    expected = np.where(drop(x, 0.2, jax.random.key(0)) == 0, 0.0, 1.25)
     np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
@@ -121,9 +132,7 @@ def test_residual_adds_and_normalises_in_the_order_of_its_kind(norm):
     module: Any = Residual(norm, dropout_rate=0.5)
     gain, bias = normal(1, D_MODEL), normal(2, D_MODEL)
     variables = {"params": {"layer_norm": {"gain": gain, "bias": bias}}}
-    output = module.apply(
-        variables, jnp.asarray(x), lambda x: 3.0 * x, deterministic=True
-    )
+    output = module.apply(variables, jnp.asarray(x), lambda x: 3.0 * x, None)
     if norm == "post":
         expected = numpy_norm(x + 3.0 * x, gain, bias)
     else:
@@ -134,12 +143,12 @@ def test_residual_adds_and_normalises_in_the_order_of_its_kind(norm):
 def test_residual_drops_the_sublayer_and_never_the_input():
     x = jnp.ones((BATCH, LENGTH, D_MODEL))
     module: Any = Residual("pre", 0.5)
-    variables = module.init(jax.random.key(0), x, lambda x: x, deterministic=True)
+    variables = module.init(jax.random.key(0), x, lambda x: x, None)
     output = module.apply(
         variables,
         x,
         lambda x: jnp.full_like(x, 3.0),
-        deterministic=False,
+        jnp.arange(BATCH),
         rngs={"dropout": jax.random.key(0)},
     )
     assert set(np.unique(output)) == {1.0, 7.0}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import transformer_jax
-from transformer_jax.checkpointing import chosen_steps, load_params
+from transformer_jax.checkpointing import load_checkpoint, load_params, steps_in
 from transformer_jax.config import ValidationConfig, freeze
 from transformer_jax.errors import UserError
 from transformer_jax.training import loop
@@ -52,7 +52,7 @@ def test_a_run_stopped_and_resumed_across_epochs_ends_bit_identical(
     whole = load_params(tmp_path / "whole")
 
     interruptions: list[Any] = []
-    real_enter = loop._Interruption.__enter__
+    real_enter = loop.Interruption.__enter__
 
     def enter(self: Any) -> Any:
         interruptions.append(self)
@@ -64,12 +64,12 @@ def test_a_run_stopped_and_resumed_across_epochs_ends_bit_identical(
         real_report(self, step)
         interruptions[-1].is_requested = step >= 7
 
-    monkeypatch.setattr(loop._Interruption, "__enter__", enter)
+    monkeypatch.setattr(loop.Interruption, "__enter__", enter)
     monkeypatch.setattr(loop.Progress, "report", report)
     with pytest.raises(KeyboardInterrupt):
         loop.train(_config(log_every_steps=1), tmp_path / "halves")
     monkeypatch.undo()
-    assert chosen_steps(tmp_path / "halves", "latest") == [8]
+    assert steps_in(tmp_path / "halves")[-1] == 8
     loop.train(_config(), tmp_path / "halves")
     _assert_identical(whole, load_params(tmp_path / "halves"))
 
@@ -108,8 +108,10 @@ def test_a_run_that_stops_early_says_so_and_is_finished(
     assert (
         "Stopped early at step 8: 2 validations without a better one than 5.0" in said
     )
-    assert chosen_steps(tmp_path, "latest") == [8]
-    assert chosen_steps(tmp_path, "best") == [8]  # the later of two that are as good
+    assert steps_in(tmp_path)[-1] == 8
+    assert load_checkpoint(tmp_path, "best")[1] == [
+        8
+    ]  # the later of two that are as good
     loop.train(config, tmp_path)
     assert "is trained already: step 8" in capsys.readouterr().err
     assert next(scores) == 9.0

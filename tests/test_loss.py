@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.models.precision import Precision
-from transformer_jax.training.loss import smoothed_cross_entropy
+from transformer_jax.training.loss import Chunking, smoothed_cross_entropy
 
 # A target of 12 is not prime, so that it can be cut into 1, 2, 3, 4, 6 or 12 chunks.
 BATCH, TARGET, D_MODEL, VOCAB = 3, 12, 5, 17
+SHARDS_AND_POSITIONS = [(1, 1), (1, 6), (1, 9), (1, 18), (1, 512), (3, 6), (3, 512)]
 
 
 def example():
@@ -36,16 +37,16 @@ def numpy_sums(hidden, matrix, targets, is_real, epsilon) -> tuple[float, float]
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-@pytest.mark.parametrize("positions_per_chunk", [1, 6, 9, 18, 512])
+@pytest.mark.parametrize(("num_shards", "positions"), SHARDS_AND_POSITIONS)
 def test_loss_is_the_cross_entropy_to_the_smoothed_distribution(
-    epsilon, positions_per_chunk
+    epsilon, num_shards, positions
 ):
     arrays = example()
     loss, likelihood = numpy_sums(*arrays, epsilon)
     sums = smoothed_cross_entropy(
         *map(jnp.asarray, arrays),
         label_smoothing=epsilon,
-        positions_per_chunk=positions_per_chunk,
+        chunking=Chunking(num_shards, positions),
     )
     np.testing.assert_allclose(sums.loss, loss, rtol=1e-5)
     np.testing.assert_allclose(sums.negative_log_likelihood, likelihood, rtol=1e-5)
@@ -74,8 +75,8 @@ def plain_loss(hidden, matrix, targets, is_real) -> jax.Array:
     return -3.0 * jnp.sum(smoothed * log_probs * is_real[..., None])
 
 
-@pytest.mark.parametrize("positions_per_chunk", [1, 6, 9, 18, 512])
-def test_gradient_is_that_of_a_plain_implementation(positions_per_chunk):
+@pytest.mark.parametrize(("num_shards", "positions"), SHARDS_AND_POSITIONS)
+def test_gradient_is_that_of_a_plain_implementation(num_shards, positions):
     hidden, matrix, targets, is_real = map(jnp.asarray, example())
 
     def fused_loss(hidden, matrix):
@@ -86,7 +87,7 @@ def test_gradient_is_that_of_a_plain_implementation(positions_per_chunk):
                 targets,
                 is_real,
                 label_smoothing=0.1,
-                positions_per_chunk=positions_per_chunk,
+                chunking=Chunking(num_shards, positions),
             ).loss
         )
 

@@ -33,6 +33,7 @@ BATCH = Batch(
     target_segments=np.array([[1, 1, 1, 2, 2], [1, 1, 1, 0, 0]]),
 )
 BATCH = Batch(*(x.astype(np.int32) for x in BATCH))
+PART = Batch(*(x[None] for x in BATCH))  # a batch of one part
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_training_on_one_batch_lowers_its_loss(state):
     before = EVALUATE(state.params, BATCH)
     key = jax.random.key(1)
     for _ in range(40):
-        state, metrics = STEP(state, BATCH, key)
+        state, metrics = STEP(state, PART, key)
     after = EVALUATE(state.params, BATCH)
     assert state.step == 40
     assert after.loss < 0.7 * before.loss
@@ -56,15 +57,15 @@ def test_training_on_one_batch_lowers_its_loss(state):
 def test_dropout_is_a_function_of_key_and_step(state):
     def loss(key: int, step: int) -> float:
         later = dataclasses.replace(state, step=jnp.int32(step))
-        return float(STEP(later, BATCH, jax.random.key(key))[1]["loss"])
+        return float(STEP(later, PART, jax.random.key(key))[1]["loss"])
 
     assert loss(1, 0) == loss(1, 0)
     assert len({loss(1, 0), loss(1, 1), loss(2, 0), loss(2, 1)}) == 4
 
 
 def test_a_step_returns_the_same_update_twice(state):
-    first, _ = STEP(state, BATCH, jax.random.key(1))
-    second, _ = STEP(state, BATCH, jax.random.key(1))
+    first, _ = STEP(state, PART, jax.random.key(1))
+    second, _ = STEP(state, PART, jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, first, second)
     changed = jax.tree.map(lambda x, y: bool((x != y).any()), first, state)
     assert any(jax.tree.leaves(changed.params))
@@ -97,7 +98,7 @@ def test_evaluation_sums_the_losses_of_the_models_logits_without_dropout(state):
 
 
 def test_a_batch_of_padding_leaves_a_finite_state(state):
-    empty = Batch(*(np.zeros_like(x) for x in BATCH))
+    empty = Batch(*(np.zeros_like(x) for x in PART))
     after, metrics = STEP(state, empty, jax.random.key(1))
     assert metrics["loss"] == metrics["num_tokens"] == 0
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
@@ -108,7 +109,7 @@ def test_bfloat16_products_compile_for_a_batch_of_any_size(rows):
     # XLA's CPU backend lacks some forms of bfloat16 products; which ones it makes
     # depends on the shapes.
     model = Transformer(dataclasses.replace(CONFIG, matmul_dtype="bfloat16"))
-    batch = Batch(*(np.resize(x, (rows, x.shape[1])) for x in BATCH))
+    batch = Batch(*(np.resize(x, (1, rows, x.shape[1])) for x in BATCH))
     initial = init_state(model, OPTIMIZER, jax.random.key(0))
     losses = []
     for one in (MODEL, model):

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.config import ExperimentConfig, TransformerConfig
+from transformer_jax.config import ExperimentConfig, MeshConfig, TransformerConfig
 from transformer_jax.data.batch import Batch
-from transformer_jax.models import Transformer
-from transformer_jax.training.optimizer import make_optimizer
-from transformer_jax.training.step import init_state, train_step
+from transformer_jax.sharding import batch_sharding, make_mesh, to_global
+from transformer_jax.training.program import TrainingProgram
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,23 +115,13 @@ def benchmark_training(
       steps: how many are timed, 1 or more.
     """
     rates_before = matmul_rate("float32"), matmul_rate("bfloat16")
-    model = Transformer(config.model)
-    optimizer = make_optimizer(
-        config.optimizer,
-        d_model=config.model.d_model,
-        total_steps=config.training.steps,
-    )
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    program = TrainingProgram(config, mesh)
     key = jax.random.key(config.seed)
-    state = jax.jit(functools.partial(init_state, model, optimizer))(key)
-    batch = jax.device_put(_random_batch(config, rows, length))
-    step = functools.partial(
-        train_step,
-        model=model,
-        optimizer=optimizer,
-        label_smoothing=config.training.label_smoothing,
-    )
+    state = program.init(key)
+    batch = to_global(_random_batch(config, rows, length), batch_sharding(mesh))
     start = time.perf_counter()
-    compiled = jax.jit(step, donate_argnums=0).lower(state, batch, key).compile()
+    compiled = program.step.lower(state, batch, key).compile()
     compile_time = time.perf_counter() - start
     times = []
     for _ in range(steps + 1):
@@ -159,7 +148,7 @@ def benchmark_training(
 
 def _random_batch(config: ExperimentConfig, rows: int, length: int) -> Batch:
     rng = np.random.default_rng(config.seed)
-    shape = (rows, length)
+    shape = (1, rows, length)
     source, target_input, target_output = rng.integers(
         1, config.model.vocab_size, (3, *shape), dtype=np.int32
     )

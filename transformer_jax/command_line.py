@@ -202,6 +202,12 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     except (UserError, OSError) as error:
         # An OSError is a full disk, a read-only folder: the system's words, one line.
         print(f"error: {error}", file=sys.stderr)
+        from transformer_jax.processes import is_one_of_several  # loads JAX
+
+        if is_one_of_several():
+            # A usual exit would wait for processes that wait for this one.
+            sys.stderr.flush()
+            os._exit(_ERROR_STATUS)
         sys.exit(_ERROR_STATUS)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED_STATUS)

@@ -68,9 +68,13 @@ class TransformerConfig:
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"  # Section 3.5, row E
     max_length: int = 256  # longest sequence in tokens; rows of learned positions
     share_embeddings: bool = True  # one matrix for both embeddings and the softmax
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of activations
+    # Of activations; "auto" = float32 on a CPU, else bfloat16: see `on_platform`.
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     # What products with a weight matrix round their operands to; the sums are float32.
-    matmul_dtype: Literal["float32", "bfloat16"] = "float32"
+    matmul_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    # Activations of a layer are computed again in the backward pass, not kept: a third
+    # more work for a fraction of the memory.
+    remat: bool = False
 
     def __post_init__(self) -> None:
         _require_positive(self, "vocab_size", "num_layers", "d_model", "d_ff")
@@ -91,6 +95,17 @@ class TransformerConfig:
                 f"model.d_model is {self.d_model}, expected an even number for "
                 "sinusoidal positions: change it or set model.positions=learned"
             )
+
+    def on_platform(self, platform: str) -> "TransformerConfig":
+        """The same with each "auto" replaced by what is best on "cpu", "gpu" or "tpu".
+
+        >>> TransformerConfig(matmul_dtype="float32").on_platform("tpu").dtype
+        'bfloat16'
+        """
+        best = "float32" if platform == "cpu" else "bfloat16"
+        names = ("dtype", "matmul_dtype")
+        automatic = {name: best for name in names if getattr(self, name) == "auto"}
+        return dataclasses.replace(self, **automatic)
 
     @classmethod
     def base(cls, **changes: Any) -> "TransformerConfig":
@@ -154,11 +169,18 @@ class TrainingConfig:
     steps: int = 100_000
     batch_tokens: int = 25_000  # source and target positions of a global batch, each
     label_smoothing: float = 0.1
+    # Of a device, at once: a batch of more is computed in parts whose gradients add up,
+    # which changes its memory and not its update. 0 = no limit.
+    max_tokens_per_device: int = 0
+    # Updates with an infinite loss or gradient, or not a number, that may be left out
+    # before training stops.
+    max_skipped_updates: int = 0
     log_every_steps: int = 100
     early_stop_validations: int = 0  # stop after so many without a better one; 0 = off
 
     def __post_init__(self) -> None:
         _require_positive(self, "steps", "batch_tokens", "log_every_steps")
+        _require_not_negative(self, "max_tokens_per_device", "max_skipped_updates")
         _require_not_negative(self, "early_stop_validations")
         _require_rate(self, "label_smoothing")
 
@@ -178,10 +200,11 @@ class OptimizerConfig:
     b1: float = 0.9
     b2: float = 0.98
     eps: float = 1e-9
+    clip_norm: float = 0.0  # a longer gradient is scaled down to it; 0 = off, the paper
 
     def __post_init__(self) -> None:
         _require_positive(self, "factor", "warmup_steps", "eps")
-        _require_not_negative(self, "cooldown_steps")
+        _require_not_negative(self, "cooldown_steps", "clip_norm")
         _require_rate(self, "b1", "b2")
 
 
@@ -206,14 +229,20 @@ class ValidationConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    """What is kept; averaging is over the newest `average_last` (Section 6.1)."""
+    """When to save, and what is kept: the newest, the best, and milestones.
+
+    Averaging is over the newest `average_last` (Section 6.1).
+    """
 
     every_steps: int = 1500  # about ten minutes of the paper's base training
+    every_minutes: float = 0.0  # also so long after the last one; 0 = off
     keep_last: int = 5
+    keep_every_steps: int = 0  # those at multiples of it stay for good; 0 = off
     average_last: int = 5
 
     def __post_init__(self) -> None:
         _require_positive(self, "every_steps", "keep_last", "average_last")
+        _require_not_negative(self, "every_minutes", "keep_every_steps")
         if self.average_last > self.keep_last:
             raise UserError(
                 f"checkpoint.average_last is {self.average_last}, more than the "

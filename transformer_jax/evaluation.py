@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import (
@@ -17,10 +18,17 @@ from transformer_jax.data.pipeline import (
 from transformer_jax.data.sources import Pair
 from transformer_jax.metrics import TranslationScores, score_translations
 from transformer_jax.models import Transformer
+from transformer_jax.sharding import (
+    num_row_shards,
+    replicated,
+    row_sharding,
+    to_global,
+)
+from transformer_jax.training.program import chunking_on
 from transformer_jax.training.step import evaluation_step
 from transformer_jax.translation import Translator, Vocabularies
 
-_NUM_ROWS = 16  # of a batch of `evaluate_loss`
+_NUM_ROWS = 16  # of a device's share of a batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,20 +54,33 @@ class LossEvaluator:
         examples: Sequence[EncodedPair],
         *,
         label_smoothing: float,
+        mesh: Mesh,
     ) -> None:
-        """Packs the examples into rows as wide as the longest, or 64."""
+        """Packs the examples into rows as wide as the longest, or 64.
+
+        The devices of the mesh share the rows.
+        """
         longest = max((max(example.lengths) for example in examples), default=1)
         width = max(64, -(-longest // 16) * 16)
-        self._batches = list(evaluation_batches(examples, (width, width), _NUM_ROWS))
+        num_rows = _NUM_ROWS * num_row_shards(mesh)
+        self._batches = list(evaluation_batches(examples, (width, width), num_rows))
+        self._sharding = row_sharding(mesh)
         self._step = jax.jit(
             functools.partial(
-                evaluation_step, model=model, label_smoothing=label_smoothing
-            )
+                evaluation_step,
+                model=model,
+                label_smoothing=label_smoothing,
+                chunking=chunking_on(mesh),
+            ),
+            out_shardings=replicated(mesh),
         )
 
     def __call__(self, params: Any) -> LossReport:
         """The mean losses with these parameters."""
-        sums = [jax.device_get(self._step(params, batch)) for batch in self._batches]
+        sums = [
+            jax.device_get(self._step(params, to_global(batch, self._sharding)))
+            for batch in self._batches
+        ]
         num_tokens = sum(float(part.num_tokens) for part in sums)
         likelihood = sum(float(part.negative_log_likelihood) for part in sums)
         return LossReport(
@@ -110,6 +131,9 @@ def evaluate(
     encoded = encode_pairs(pairs, translator.vocabularies)
     examples, _ = keep_trainable(encoded, config.model.max_length)
     evaluator = LossEvaluator(
-        translator.model, examples, label_smoothing=config.training.label_smoothing
+        translator.model,
+        examples,
+        label_smoothing=config.training.label_smoothing,
+        mesh=translator.mesh,
     )
     return scores, evaluator(translator.params), hypotheses

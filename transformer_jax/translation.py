@@ -1,8 +1,9 @@
 """The Translator: text in, text out, for scripts, the command line and notebooks alike.
 
 A sentence's translation depends on the sentence alone. It is padded to a length that is
-a function of its own, in batches whose number of rows is a function of that length, so
-the compiled program and the row's arithmetic are the same whatever its neighbours are.
+a function of its own, in batches whose number of rows on a device is a function of that
+length, so the compiled program and the row's arithmetic are the same whatever its
+neighbours are, and however many devices there are.
 """
 
 import dataclasses
@@ -16,13 +17,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from transformer_jax.checkpointing import load_params
-from transformer_jax.config import DecodingConfig, ExperimentConfig, freeze
+from transformer_jax.checkpointing import load_checkpoint
+from transformer_jax.config import (
+    DecodingConfig,
+    ExperimentConfig,
+    MeshConfig,
+    freeze,
+)
 from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID, Tokenizer
 from transformer_jax.decoding.beam_search import Hypotheses, beam_search
 from transformer_jax.errors import UserError
 from transformer_jax.models import Transformer
+from transformer_jax.sharding import MESH_AXES, make_mesh, replicated, to_global
 
 # Padded lengths of source sentences with the end token; longer ones go on doubling.
 _LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -90,6 +99,8 @@ class Translator:
         *,
         decoding: DecodingConfig,
         max_length: int,
+        mesh: Mesh | None = None,
+        steps: Sequence[int] = (),
     ) -> None:
         """Puts together what `from_workdir` reads.
 
@@ -100,6 +111,8 @@ class Translator:
           decoding: the search; see `translate` for changing it.
           max_length: longest source, in tokens with the end, that is translated in one
             piece; see `translate`.
+          mesh: of the devices that share the sentences; by default all there are.
+          steps: of the checkpoints that the parameters are the average of.
         """
         if decoding.beam_size > model.config.vocab_size:
             raise UserError(
@@ -111,8 +124,12 @@ class Translator:
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.max_length = max_length
+        self.mesh = make_mesh(MeshConfig()) if mesh is None else mesh
+        self.steps = list(steps)
         self._search = jax.jit(
-            _search, static_argnames=("model", "beam_size", "alpha", "max_length")
+            functools.partial(_search_on, self.mesh),
+            static_argnames=("model", "beam_size", "alpha", "max_length"),
+            out_shardings=replicated(self.mesh),
         )
 
     @classmethod
@@ -130,15 +147,18 @@ class Translator:
         """
         workdir = Path(workdir)
         config = load_config(workdir)
-        params = load_params(
+        params, steps = load_checkpoint(
             workdir, checkpoint, average_last=config.checkpoint.average_last
         )
+        mesh = make_mesh(MeshConfig())
         return cls(
-            Transformer(config.model),
-            jax.device_put(params),
+            Transformer(config.model.on_platform(mesh.devices.flat[0].platform)),
+            to_global(params, replicated(mesh)),
             Vocabularies.load(workdir, shared=config.tokenizer.shared),
             decoding=config.decoding,
             max_length=config.data.max_length,
+            mesh=mesh,
+            steps=steps,
         )
 
     def with_decoding(self, **changes: Any) -> "Translator":
@@ -152,6 +172,8 @@ class Translator:
             self.vocabularies,
             decoding=changed,
             max_length=self.max_length,
+            mesh=self.mesh,
+            steps=self.steps,
         )
 
     def translate(
@@ -237,7 +259,7 @@ class Translator:
             by_length.setdefault(_padded_length(len(ids) + 1), []).append(number)
         batches = []
         for length, numbers in sorted(by_length.items()):
-            rows = max(self.decoding.batch_tokens // length, 1)
+            rows = max(self.decoding.batch_tokens // length, 1) * self.mesh.size
             for first in range(0, len(numbers), rows):
                 members = numbers[first : first + rows]
                 # Always as many rows, so that the same program runs: see the top.
@@ -257,11 +279,11 @@ class Translator:
         config = self.model.config
         if config.positions == "learned":
             max_length = min(max_length, config.max_length)
+        rows = NamedSharding(self.mesh, P(MESH_AXES))
         return jax.device_get(
             self._search(
                 self.params,
-                batch,
-                np.minimum(limits, max_length),
+                *to_global((batch, np.minimum(limits, max_length)), rows),
                 model=self.model,
                 beam_size=self.decoding.beam_size,
                 alpha=self.decoding.length_penalty,
@@ -275,6 +297,24 @@ def _padded_length(length: int) -> int:
         if length <= padded:
             return padded
     return _LENGTHS[-1] * 2 ** int(np.ceil(np.log2(length / _LENGTHS[-1])))
+
+
+def _search_on(
+    mesh: Mesh, params: Any, source: jax.Array, max_lengths: jax.Array, **options: Any
+) -> Hypotheses:
+    """`_search` on each device for its own rows: no device waits for another.
+
+    Each runs the program that it would run if it were alone, so a translation does not
+    depend on the number of devices.
+    """
+    search = jax.shard_map(
+        functools.partial(_search, **options),
+        mesh=mesh,
+        in_specs=(P(), P(MESH_AXES), P(MESH_AXES)),
+        out_specs=P(MESH_AXES),
+        check_vma=False,  # of the loop's carry, which begins the same on all devices
+    )
+    return search(params, source, max_lengths)
 
 
 def _search(

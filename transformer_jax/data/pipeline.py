@@ -9,6 +9,7 @@ before.
 
 import dataclasses
 import functools
+import hashlib
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -144,19 +145,35 @@ class TrainingBatches:
         self.fill = lengths.sum() / positions.sum()
 
     @property
+    def digest(self) -> str:
+        """Says whether two processes have the same batches."""
+        content = hashlib.sha256(f"{self._packed} {self._seed}".encode())
+        for example in self._examples:
+            content.update(example.source.tobytes() + b"|" + example.target.tobytes())
+        return content.hexdigest()
+
+    @property
     def steps_per_epoch(self) -> float:
         """Steps in which each pair is seen once."""
         return self.rows_per_epoch / self.num_rows
 
-    def batch(self, step: int) -> Batch:
-        """What step `step` trains on, counted from 0."""
-        first = step * self.num_rows
-        rows = []
-        for index in range(first, first + self.num_rows):
-            epoch, within = divmod(index, self.rows_per_epoch)
-            rows.append(self._packed[self._order(epoch)[within]])
+    def batch(self, step: int, rows: Sequence[int] | None = None) -> Batch:
+        """What step `step` trains on, counted from 0.
+
+        Args:
+          step: of training.
+          rows: which rows of the batch; all by default. Those from `num_rows` on are
+            empty.
+        """
+        members: list[list[int]] = []
+        for row in range(self.num_rows) if rows is None else rows:
+            if row >= self.num_rows:
+                members.append([])
+                continue
+            epoch, within = divmod(step * self.num_rows + row, self.rows_per_epoch)
+            members.append(self._packed[self._order(epoch)[within]])
         return make_batch(
-            [[self._examples[i] for i in row] for row in rows], self.row_lengths
+            [[self._examples[i] for i in row] for row in members], self.row_lengths
         )
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 (lives as long as the run)

@@ -14,6 +14,7 @@ from transformer_jax.models.transformer import (
     Transformer,
     TransformerConfig,
     num_parameters,
+    precision_of,
 )
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "TransformerConfig",
     "causal_mask",
     "num_parameters",
+    "precision_of",
     "scaled_dot_product_attention",
     "segment_mask",
     "sinusoidal_positions",

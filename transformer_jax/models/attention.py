@@ -53,6 +53,7 @@ def scaled_dot_product_attention(
     *,
     dropout_rate: float = 0.0,
     rng: Key[Array, ""] | None = None,
+    dropout_rows: Int[Array, " batch"] | None = None,
 ) -> tuple[
     Float[Array, "batch query heads d_v"], Float[Array, "batch heads query key"]
 ]:
@@ -68,6 +69,7 @@ def scaled_dot_product_attention(
       mask: True = may attend; absent = everywhere.
       dropout_rate: of the weights, where `rng` is given (not in the paper).
       rng: key for the dropout.
+      dropout_rows: number of each row in the global batch; 0, 1, 2, … by default.
 
     Returns:
       The attended values, and the weights before dropout in float32.
@@ -79,8 +81,11 @@ def scaled_dot_product_attention(
     if mask is not None:
         logits = jnp.where(mask, logits, jnp.finfo(jnp.float32).min)
     weights = jax.nn.softmax(logits, axis=-1)
-    dropped = dropout(weights, dropout_rate, rng).astype(value.dtype)
-    return jnp.einsum("bhqk,bkhv->bqhv", dropped, value), weights
+    dropped = weights
+    if rng is not None:
+        rows = jnp.arange(len(weights)) if dropout_rows is None else dropout_rows
+        dropped = dropout(weights, dropout_rate, rng, rows)
+    return jnp.einsum("bhqk,bkhv->bqhv", dropped.astype(value.dtype), value), weights
 
 
 class MultiHeadAttention(nn.Module):
@@ -117,15 +122,15 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "batch query d_model"],
         context: Float[Array, "batch key d_model"],
         mask: Mask | None = None,
-        *,
-        deterministic: bool = True,
+        dropout_rows: Int[Array, " batch"] | None = None,
     ) -> Float[Array, "batch query d_model"]:
         """The output for queries from `x`, keys and values from `context`.
 
-        With `context` the same array as `x` this is self-attention.
+        With `context` the same array as `x` this is self-attention. No dropout without
+        `dropout_rows`, the number of each row in the global batch.
         """
         key, value = self.keys_values(context)
-        return self.attend(x, key, value, mask, deterministic=deterministic)
+        return self.attend(x, key, value, mask, dropout_rows)
 
     def keys_values(
         self, context: Float[Array, "batch key d_model"]
@@ -144,11 +149,10 @@ class MultiHeadAttention(nn.Module):
         key: Float[Array, "batch key heads d_k"],
         value: Float[Array, "batch key heads d_v"],
         mask: Mask | None = None,
-        *,
-        deterministic: bool = True,
+        dropout_rows: Int[Array, " batch"] | None = None,
     ) -> Float[Array, "batch query d_model"]:
         """The output for queries from `x` and keys and values already projected."""
-        uses_dropout = self.dropout_rate > 0 and not deterministic
+        uses_dropout = self.dropout_rate > 0 and dropout_rows is not None
         heads, weights = scaled_dot_product_attention(
             self.precision.einsum("bqm,mhd->bqhd", x, self.w_query),
             key,
@@ -156,6 +160,7 @@ class MultiHeadAttention(nn.Module):
             mask,
             dropout_rate=self.dropout_rate,
             rng=self.make_rng("dropout") if uses_dropout else None,
+            dropout_rows=dropout_rows,
         )
         self.sow("intermediates", "attention_weights", weights)
         return self.precision.einsum("bqhv,hvm->bqm", heads, self.w_output)

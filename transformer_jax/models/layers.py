@@ -16,41 +16,49 @@ from transformer_jax.models.precision import Precision
 
 
 def dropout(
-    x: Float[Array, "*axes width"], rate: float, rng: Key[Array, ""] | None
-) -> Float[Array, "*axes width"]:
+    x: Float[Array, "batch *axes width"],
+    rate: float,
+    rng: Key[Array, ""],
+    rows: Int[Array, " batch"],
+) -> Float[Array, "batch *axes width"]:
     """`x` with a share `rate` of its elements zeroed, the others over (1 - rate).
 
-    Without an `rng`, or at rate 0, `x` itself (Section 5.4; Srivastava et al. 2014).
-    A uniform 16-bit number decides for each element, so a rate is met to within
-    1/131072. The mask is a function of the key and the element's index alone: it does
-    not depend on how the array is spread over devices.
+    As Section 5.4 (Srivastava et al. 2014). A uniform 16-bit number decides for each
+    element, so a rate is met to within 1/131072. The mask of a row is a function of the
+    key and the row's number alone: it is the same however a batch is spread over
+    devices, or taken in parts.
 
-    >>> dropout(jnp.ones(6), 0.5, jax.random.key(0)).tolist()
-    [0.0, 2.0, 2.0, 2.0, 0.0, 2.0]
+    >>> dropout(jnp.ones((1, 6)), 0.5, jax.random.key(0), jnp.array([0])).tolist()
+    [[0.0, 2.0, 2.0, 2.0, 0.0, 2.0]]
     """
-    if rng is None or rate == 0.0:
+    if rate == 0.0:
         return x
-    *leading, width = x.shape
+    width = x.shape[-1]
     low_mask, threshold = jnp.uint32(0xFFFF), jnp.uint32(round(rate * (1 << 16)))
-    words = _random_words(rng, (*leading, -(-width // 4)))
+    words = _random_words(rng, rows, (*x.shape[1:-1], -(-width // 4)))
     levels = [level for word in words for level in (word & low_mask, word >> 16)]
     is_kept = jnp.concatenate([level >= threshold for level in levels], axis=-1)
     return jnp.where(is_kept[..., :width], x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def _random_words(rng: Key[Array, ""], shape: tuple[int, ...]) -> tuple[Array, Array]:
-    """Two arrays of uniform 32-bit words: Threefry-2x32 of the element's index.
+def _random_words(
+    rng: Key[Array, ""], rows: Int[Array, " batch"], shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Two arrays [batch, *shape] of uniform 32-bit words.
 
-    The generator of `jax.random` (Salmon et al. 2011, "Parallel random numbers: as easy
-    as 1, 2, 3") with 13 rounds, the fewest that pass all of BigCrush there, where
-    `jax.random` has 20; unlike it, nothing of the 64 bits is thrown away, and the code
-    is plain arithmetic that fuses with what it feeds. A CPU's dropout is four times as
-    fast for it.
+    Threefry-2x32 of the counter (index in the row, row): the generator of `jax.random`
+    (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") with 13 rounds,
+    the fewest that pass all of BigCrush there, where `jax.random` has 20; unlike it,
+    nothing of the 64 bits is thrown away, and the code is plain arithmetic that fuses
+    with what it feeds. A CPU's dropout is four times as fast for it.
     """
     key_0, key_1 = jax.random.key_data(rng)
     keys = key_0, key_1, key_0 ^ key_1 ^ jnp.uint32(0x1BD11BDA)
-    index = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(shape)
-    x, y = index + keys[0], jnp.broadcast_to(keys[1], shape)
+    index = jnp.arange(math.prod(shape), dtype=jnp.uint32).reshape(1, *shape)
+    row = rows.astype(jnp.uint32).reshape(-1, *(1 for _ in shape))
+    whole = (len(rows), *shape)
+    x = jnp.broadcast_to(index + keys[0], whole)
+    y = jnp.broadcast_to(row + keys[1], whole)
     for i in range(13):
         x = x + y
         rotation = _THREEFRY_ROTATIONS[i % 8]
@@ -66,18 +74,20 @@ _THREEFRY_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 
 class Dropout(nn.Module):
-    """`dropout` with the module's own random key."""
+    """`dropout` with the module's own random key; none where there are no `rows`."""
 
     rate: float
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "*axes width"], *, deterministic: bool
-    ) -> Float[Array, "*axes width"]:
-        """Drops, or returns `x` where `deterministic`."""
-        if deterministic or self.rate == 0.0:
+        self,
+        x: Float[Array, "batch *axes width"],
+        rows: Int[Array, " batch"] | None,
+    ) -> Float[Array, "batch *axes width"]:
+        """Drops by the number of each row in the global batch."""
+        if rows is None or self.rate == 0.0:
             return x
-        return dropout(x, self.rate, self.make_rng("dropout"))
+        return dropout(x, self.rate, self.make_rng("dropout"), rows)
 
 
 class FeedForward(nn.Module):
@@ -146,14 +156,13 @@ class Residual(nn.Module):
         self,
         x: Float[Array, "batch length d_model"],
         sublayer: Callable[[Array], Array],
-        *,
-        deterministic: bool,
+        dropout_rows: Int[Array, " batch"] | None,
     ) -> Float[Array, "batch length d_model"]:
-        """`x` after the sub-layer."""
+        """`x` after the sub-layer; no dropout without rows, see `Dropout`."""
         if self.norm == "pre":
             normed = self.layer_norm(x).astype(self.dtype)
-            return x + self.dropout(sublayer(normed), deterministic=deterministic)
-        added = x + self.dropout(sublayer(x), deterministic=deterministic)
+            return x + self.dropout(sublayer(normed), dropout_rows)
+        added = x + self.dropout(sublayer(x), dropout_rows)
         return self.layer_norm(added).astype(self.dtype)
 
 

@@ -3,6 +3,8 @@
 Axes: b batch, s source, t target, n beam, k key, h heads, m d_model.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -59,18 +61,15 @@ class EncoderLayer(nn.Module):
         self,
         x: Float[Array, "batch source d_model"],
         mask: Bool[Array, "batch heads=1 source source"],
-        *,
-        deterministic: bool,
+        dropout_rows: Int[Array, " batch"] | None,
     ) -> Float[Array, "batch source d_model"]:
         """The source after this layer."""
         x = self.self_attention_residual(
             x,
-            lambda x: self.self_attention(x, x, mask, deterministic=deterministic),
-            deterministic=deterministic,
+            lambda x: self.self_attention(x, x, mask, dropout_rows),
+            dropout_rows,
         )
-        return self.feed_forward_residual(
-            x, self.feed_forward, deterministic=deterministic
-        )
+        return self.feed_forward_residual(x, self.feed_forward, dropout_rows)
 
 
 class DecoderLayer(nn.Module):
@@ -93,25 +92,20 @@ class DecoderLayer(nn.Module):
         encoded: Float[Array, "batch source d_model"],
         self_mask: Bool[Array, "batch heads=1 target target"],
         cross_mask: Bool[Array, "batch heads=1 target source"],
-        *,
-        deterministic: bool,
+        dropout_rows: Int[Array, " batch"] | None,
     ) -> Float[Array, "batch target d_model"]:
         """The target after this layer."""
         x = self.self_attention_residual(
             x,
-            lambda x: self.self_attention(x, x, self_mask, deterministic=deterministic),
-            deterministic=deterministic,
+            lambda x: self.self_attention(x, x, self_mask, dropout_rows),
+            dropout_rows,
         )
         x = self.cross_attention_residual(
             x,
-            lambda x: self.cross_attention(
-                x, encoded, cross_mask, deterministic=deterministic
-            ),
-            deterministic=deterministic,
+            lambda x: self.cross_attention(x, encoded, cross_mask, dropout_rows),
+            dropout_rows,
         )
-        return self.feed_forward_residual(
-            x, self.feed_forward, deterministic=deterministic
-        )
+        return self.feed_forward_residual(x, self.feed_forward, dropout_rows)
 
     def decode_step(
         self,
@@ -144,16 +138,16 @@ class DecoderLayer(nn.Module):
             )
             return attended.reshape(x.shape)
 
-        x = self.self_attention_residual(x, attend_to_target, deterministic=True)
+        x = self.self_attention_residual(x, attend_to_target, None)
         # All beams have the same source: they are the query axis.
         x = self.cross_attention_residual(
             x,
             lambda x: self.cross_attention.attend(
                 x, memory_keys, memory_values, memory_mask
             ),
-            deterministic=True,
+            None,
         )
-        x = self.feed_forward_residual(x, self.feed_forward, deterministic=True)
+        x = self.feed_forward_residual(x, self.feed_forward, None)
         return x, written["keys"], written["values"]
 
 
@@ -190,8 +184,14 @@ class Transformer(nn.Module):
             self.source_positions = self.param("source_positions", embedding, shape)
             self.target_positions = self.param("target_positions", embedding, shape)
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.encoder = [EncoderLayer(config) for _ in range(config.num_layers)]
-        self.decoder = [DecoderLayer(config) for _ in range(config.num_layers)]
+        encoder_layer, decoder_layer = EncoderLayer, DecoderLayer
+        if config.remat:
+            encoder_layer, decoder_layer = (
+                nn.remat(EncoderLayer),
+                nn.remat(DecoderLayer),
+            )
+        self.encoder = [encoder_layer(config) for _ in range(config.num_layers)]
+        self.decoder = [decoder_layer(config) for _ in range(config.num_layers)]
         if config.norm == "pre":  # whose last residual sum nothing else normalises
             self.encoder_norm = LayerNorm()
             self.decoder_norm = LayerNorm()
@@ -204,6 +204,7 @@ class Transformer(nn.Module):
         target_segments: Int[Array, "batch target"] | None = None,
         *,
         deterministic: bool = True,
+        first_row: Int[Array, ""] | int = 0,
     ) -> Float[Array, "batch target vocab"]:
         """Logits of the token after each target position.
 
@@ -214,15 +215,14 @@ class Transformer(nn.Module):
           source_segments: 0 = padding, 1, 2, … = sentence of the row.
           target_segments: the same for the target.
           deterministic: no dropout; otherwise the rng "dropout" is needed.
+          first_row: number of the first row in the global batch, where these rows are
+            a part of one; a row's dropout depends on its number.
         """
         source_segments = _segments_or_ones(source, source_segments)
-        encoded = self.encode(source, source_segments, deterministic=deterministic)
+        dropout: Any = {"deterministic": deterministic, "first_row": first_row}
+        encoded = self.encode(source, source_segments, **dropout)
         hidden = self.decode(
-            target,
-            encoded,
-            target_segments,
-            source_segments,
-            deterministic=deterministic,
+            target, encoded, target_segments, source_segments, **dropout
         )
         return self.logits(hidden)
 
@@ -232,15 +232,17 @@ class Transformer(nn.Module):
         source_segments: Int[Array, "batch source"] | None = None,
         *,
         deterministic: bool = True,
+        first_row: Int[Array, ""] | int = 0,
     ) -> Float[Array, "batch source d_model"]:
         """The encoder's output for each source token."""
         segments = _segments_or_ones(source, source_segments)
         mask = segment_mask(segments, segments)
         positions = positions_in_segments(segments)
+        rows = None if deterministic else first_row + jnp.arange(len(source))
         x = self._embed("source", source, positions, source.shape[1])
-        x = self.embedding_dropout(x, deterministic=deterministic)
+        x = self.embedding_dropout(x, rows)
         for layer in self.encoder:
-            x = layer(x, mask, deterministic=deterministic)
+            x = layer(x, mask, rows)
         return self.encoder_norm(x) if self.config.norm == "pre" else x
 
     def decode(
@@ -251,6 +253,7 @@ class Transformer(nn.Module):
         source_segments: Int[Array, "batch source"] | None = None,
         *,
         deterministic: bool = True,
+        first_row: Int[Array, ""] | int = 0,
     ) -> Float[Array, "batch target d_model"]:
         """The decoder's output at every target position at once (training)."""
         segments = _segments_or_ones(target, target_segments)
@@ -258,10 +261,11 @@ class Transformer(nn.Module):
         self_mask = segment_mask(segments, segments) & causal_mask(target.shape[1])
         cross_mask = segment_mask(segments, source_segments)
         positions = positions_in_segments(segments)
+        rows = None if deterministic else first_row + jnp.arange(len(target))
         x = self._embed("target", target, positions, target.shape[1])
-        x = self.embedding_dropout(x, deterministic=deterministic)
+        x = self.embedding_dropout(x, rows)
         for layer in self.decoder:
-            x = layer(x, encoded, self_mask, cross_mask, deterministic=deterministic)
+            x = layer(x, encoded, self_mask, cross_mask, rows)
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
     def output_matrix(self) -> Float[Array, "vocab d_model"]:
@@ -273,7 +277,7 @@ class Transformer(nn.Module):
         self, hidden: Float[Array, "batch target d_model"]
     ) -> Float[Array, "batch target vocab"]:
         """Scores of every token, before the softmax, in float32."""
-        precision = _precision(self.config)
+        precision = precision_of(self.config)
         scores = precision.einsum("btm,wm->btw", hidden, self.output_matrix())
         return scores.astype(jnp.float32)
 
@@ -294,10 +298,10 @@ class Transformer(nn.Module):
             mask=(source_segments > 0)[:, None, None, :],
         )
         shape = (len(encoded), beam_size, max_length, config.num_heads)
-        layers = range(config.num_layers)
+        layers, dtype = range(config.num_layers), precision_of(config).dtype
         cache = Cache(
-            keys=tuple(jnp.zeros((*shape, config.d_k), config.dtype) for _ in layers),
-            values=tuple(jnp.zeros((*shape, config.d_v), config.dtype) for _ in layers),
+            keys=tuple(jnp.zeros((*shape, config.d_k), dtype) for _ in layers),
+            values=tuple(jnp.zeros((*shape, config.d_v), dtype) for _ in layers),
         )
         return memory, cache
 
@@ -351,7 +355,7 @@ class Transformer(nn.Module):
             table = getattr(self, f"{side}_positions")
         else:
             table = jnp.asarray(sinusoidal_positions(num_positions, config.d_model))
-        return (x + table[positions]).astype(config.dtype)
+        return (x + table[positions]).astype(precision_of(config).dtype)
 
 
 def num_parameters(config: TransformerConfig) -> int:
@@ -365,8 +369,10 @@ def num_parameters(config: TransformerConfig) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
-def _precision(config: TransformerConfig) -> Precision:
-    return Precision(config.dtype, config.matmul_dtype)
+def precision_of(config: TransformerConfig) -> Precision:
+    """The model's number formats; an "auto" that nobody replaced is float32."""
+    formats = (config.dtype, config.matmul_dtype)
+    return Precision(*("float32" if name == "auto" else name for name in formats))
 
 
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
@@ -376,16 +382,16 @@ def _attention(config: TransformerConfig) -> MultiHeadAttention:
         d_k=config.d_k,
         d_v=config.d_v,
         dropout_rate=config.attention_dropout_rate,
-        precision=_precision(config),
+        precision=precision_of(config),
     )
 
 
 def _feed_forward(config: TransformerConfig) -> FeedForward:
-    return FeedForward(config.d_model, config.d_ff, _precision(config))
+    return FeedForward(config.d_model, config.d_ff, precision_of(config))
 
 
 def _residual(config: TransformerConfig) -> Residual:
-    return Residual(config.norm, config.dropout_rate, config.dtype)
+    return Residual(config.norm, config.dropout_rate, precision_of(config).dtype)
 
 
 def _segments_or_ones(tokens: Array, segments: Array | None) -> Array:

@@ -1,6 +1,6 @@
 """Label-smoothed cross-entropy of a linear output layer (Section 5.4).
 
-Axes: b batch, t target, c chunk of target positions, m d_model, w vocab.
+Axes: s shards, b rows of a shard, c chunk of target positions, m d_model, w vocab.
 """
 
 import functools
@@ -12,9 +12,19 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.precision import FLOAT32, Precision
 
-# Logits exist for so many positions at once: few enough to stay in a CPU's cache and to
-# take no memory to speak of on an accelerator, enough to keep its matrix units busy.
-POSITIONS_PER_CHUNK = 512
+
+class Chunking(NamedTuple):
+    """How much of the logits exists at once."""
+
+    # Devices that share the batch axis. Each adds up the output matrix's gradient of
+    # its own rows over all chunks; the sum over devices is taken once, at the end.
+    num_shards: int = 1
+    # Of a shard: few enough to stay in a CPU's cache. On an accelerator, enough to keep
+    # its matrix units busy.
+    positions: int = 512
+
+
+ONE_CPU = Chunking()
 
 
 class LossSums(NamedTuple):
@@ -33,7 +43,7 @@ def smoothed_cross_entropy(
     *,
     label_smoothing: float = 0.1,
     precision: Precision = FLOAT32,
-    positions_per_chunk: int = POSITIONS_PER_CHUNK,
+    chunking: Chunking = ONE_CPU,
 ) -> LossSums:
     r"""Sums of the losses of softmax(hidden · output_matrix^T) at real positions.
 
@@ -58,18 +68,19 @@ def smoothed_cross_entropy(
       is_real: False = padding, which costs nothing.
       label_smoothing: epsilon.
       precision: number formats of the products; all else is float32.
-      positions_per_chunk: logits held at once, about.
+      chunking: logits held at once.
 
     Returns:
       The three sums. Only `loss` has a gradient.
     """
-    rows, length = targets.shape
-    num_chunks = _num_chunks(rows, length, positions_per_chunk)
+    num_shards = chunking.num_shards
+    rows, length = targets.shape[0] // num_shards, targets.shape[1]
+    num_chunks = _num_chunks(rows, length, chunking.positions)
 
     def chunked(x: Array) -> Array:
-        # [batch, target, …] -> [chunks, batch, target / chunks, …]
-        x = x.reshape(rows, num_chunks, length // num_chunks, *x.shape[2:])
-        return jnp.moveaxis(x, 1, 0)
+        # [batch, target, …] -> [chunks, shards, batch / shards, target / chunks, …]
+        shape = num_shards, rows, num_chunks, length // num_chunks, *x.shape[2:]
+        return jnp.moveaxis(x.reshape(shape), 2, 0)
 
     loss, negative_log_likelihood = cast(Any, _sums)(
         label_smoothing,
@@ -94,20 +105,20 @@ def _num_chunks(rows: int, length: int, positions_per_chunk: int) -> int:
 def _chunk_sums(
     label_smoothing: float,
     precision: Precision,
-    hidden: Float[Array, "batch chunk d_model"],
+    hidden: Float[Array, "shards rows chunk d_model"],
     matrix: Float[Array, "vocab d_model"],
-    targets: Int[Array, "batch chunk"],
-    weights: Float[Array, "batch chunk"],
-) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, "batch chunk vocab"]]:
+    targets: Int[Array, "shards rows chunk"],
+    weights: Float[Array, "shards rows chunk"],
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, "shards rows chunk vocab"]]:
     """The two sums of a chunk, and the gradient of the first by its logits."""
-    logits = precision.einsum("bcm,wm->bcw", hidden, matrix).astype(jnp.float32)
+    logits = precision.einsum("sbcm,wm->sbcw", hidden, matrix).astype(jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     gold = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     uniform = label_smoothing / (logits.shape[-1] - 1)
     gold_excess = 1.0 - label_smoothing - uniform
     loss = log_normalizer - gold_excess * gold - uniform * jnp.sum(logits, axis=-1)
 
-    is_gold = jnp.arange(logits.shape[-1])[None, None] == targets[..., None]
+    is_gold = jnp.arange(logits.shape[-1])[None, None, None] == targets[..., None]
     smoothed = jnp.where(is_gold, 1.0 - label_smoothing, uniform)
     gradient = jnp.exp(logits - log_normalizer[..., None]) - smoothed
     return (
@@ -121,10 +132,10 @@ def _chunk_sums(
 def _sums(
     label_smoothing: float,
     precision: Precision,
-    hidden: Float[Array, "chunks batch chunk d_model"],
+    hidden: Float[Array, "chunks shards rows chunk d_model"],
     matrix: Float[Array, "vocab d_model"],
-    targets: Int[Array, "chunks batch chunk"],
-    weights: Float[Array, "chunks batch chunk"],
+    targets: Int[Array, "chunks shards rows chunk"],
+    weights: Float[Array, "chunks shards rows chunk"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     def one_chunk(x: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         hidden, targets, weights = x
@@ -138,10 +149,10 @@ def _sums(
 def _forward(
     label_smoothing: float,
     precision: Precision,
-    hidden: Float[Array, "chunks batch chunk d_model"],
+    hidden: Float[Array, "chunks shards rows chunk d_model"],
     matrix: Float[Array, "vocab d_model"],
-    targets: Int[Array, "chunks batch chunk"],
-    weights: Float[Array, "chunks batch chunk"],
+    targets: Int[Array, "chunks shards rows chunk"],
+    weights: Float[Array, "chunks shards rows chunk"],
 ) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
     def one_chunk(
         matrix_gradient: Array, x: tuple[Array, Array, Array]
@@ -150,19 +161,19 @@ def _forward(
         loss, likelihood, gradient = _chunk_sums(
             label_smoothing, precision, hidden, matrix, targets, weights
         )
-        hidden_gradient = precision.einsum("bcw,wm->bcm", gradient, matrix)
+        hidden_gradient = precision.einsum("sbcw,wm->sbcm", gradient, matrix)
         # Transposed, so that the smaller operand is the one laid out anew.
-        part = precision.einsum("bcm,bcw->mw", hidden, gradient)
+        part = precision.einsum("sbcm,sbcw->smw", hidden, gradient)
         matrix_gradient = matrix_gradient + part.astype(jnp.float32)
         return matrix_gradient, (loss, likelihood, hidden_gradient)
 
     matrix_gradient, (losses, likelihoods, hidden_gradient) = jax.lax.scan(
         one_chunk,
-        jnp.zeros(matrix.shape[::-1], jnp.float32),
+        jnp.zeros((hidden.shape[1], *matrix.shape[::-1]), jnp.float32),
         (hidden, targets, weights),
     )
     sums = jnp.sum(losses), jnp.sum(likelihoods)
-    return sums, (hidden_gradient, matrix_gradient, weights)
+    return sums, (hidden_gradient, jnp.sum(matrix_gradient, axis=0), weights)
 
 
 def _backward(

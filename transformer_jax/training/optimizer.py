@@ -51,7 +51,10 @@ def peak_learning_rate(config: OptimizerConfig, d_model: int) -> float:
 def make_optimizer(
     config: OptimizerConfig, *, d_model: int, total_steps: int
 ) -> optax.GradientTransformation:
-    """Adam (0.9, 0.98, 1e-9 in the paper) at the scheduled rate."""
+    """Adam (0.9, 0.98, 1e-9 in the paper) at the scheduled rate.
+
+    With `clip_norm`, a gradient of a larger norm is first scaled down to it.
+    """
 
     def schedule(count: Int[Array, ""]) -> Float[Array, ""]:
         # optax counts updates already made; the paper counts from 1.
@@ -64,7 +67,9 @@ def make_optimizer(
             cooldown_steps=config.cooldown_steps,
         )
 
+    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     return optax.chain(
+        *clip,
         optax.scale_by_adam(b1=config.b1, b2=config.b2, eps=config.eps),
         optax.scale_by_learning_rate(cast(optax.Schedule, schedule)),
     )

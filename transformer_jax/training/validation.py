@@ -4,11 +4,15 @@ import dataclasses
 import time
 from pathlib import Path
 
+import jax
+
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import EncodedPair
 from transformer_jax.data.sources import Pair
 from transformer_jax.evaluation import LossEvaluator, translate_and_score
-from transformer_jax.models import Transformer
+from transformer_jax.processes import is_first
+from transformer_jax.sharding import replicated
+from transformer_jax.training.program import TrainingProgram
 from transformer_jax.training.progress import Progress, say
 from transformer_jax.training.step import Params
 from transformer_jax.translation import Translator, Vocabularies
@@ -39,7 +43,7 @@ class Validator:
         self,
         config: ExperimentConfig,
         workdir: Path,
-        model: Transformer,
+        program: TrainingProgram,
         vocabularies: Vocabularies,
         *,
         examples: list[EncodedPair],
@@ -50,29 +54,34 @@ class Validator:
         Args:
           config: its `validation`, `decoding` and `training.label_smoothing` count.
           workdir: folder of the run, for the samples.
-          model: whose parameters come with each call.
+          program: whose model is measured, on whose mesh.
           vocabularies: source and target.
           examples: what the loss is measured on.
           pairs: raw text; the first `validation.bleu_sentences` are translated.
         """
         self._loss = LossEvaluator(
-            model, examples, label_smoothing=config.training.label_smoothing
+            program.model,
+            examples,
+            label_smoothing=config.training.label_smoothing,
+            mesh=program.mesh,
         )
         pairs = [pair for pair in pairs if all(pair)]
         self._pairs = pairs[: config.validation.bleu_sentences]
         self._config = config
         self._samples = workdir / "samples"
         self._translator = Translator(
-            model,
+            program.model,
             None,  # set for each validation
             vocabularies,
             decoding=dataclasses.replace(config.decoding, beam_size=1),
             max_length=config.data.max_length,
+            mesh=program.mesh,
         )
 
     def __call__(self, params: Params, step: int, progress: Progress) -> float:
         """Measures, writes and says; the score, higher is better."""
         start = time.perf_counter()
+        params = jax.device_put(params, replicated(self._translator.mesh))
         report = self._loss(params)
         metrics = {
             "valid/loss": report.loss,
@@ -88,6 +97,7 @@ class Validator:
             metrics["valid/bleu"] = scores.sacrebleu
             if self._config.validation.metric == "bleu":
                 score = scores.sacrebleu
+            self._translator.params = None  # not kept until the next validation
             self._write_samples(outputs, step)
         progress.write(step, metrics)
         shown = "  ".join(f"{k} {v:.4g}" for k, v in metrics.items() if "neg" not in k)
@@ -101,6 +111,8 @@ class Validator:
         ]
         for sample in samples[: self._config.validation.num_samples]:
             say(sample)
+        if not is_first():
+            return
         self._samples.mkdir(exist_ok=True)
         text = "".join(f"{sample}\n\n" for sample in samples)
         (self._samples / f"{step}.txt").write_text(text, encoding="utf-8")
