@@ -17,6 +17,7 @@ from transformer_jax.sharding import (
     make_mesh,
     parameter_axes,
     replicated,
+    row_sharding,
     state_shardings,
 )
 from transformer_jax.training.optimizer import make_optimizer
@@ -117,7 +118,9 @@ def test_the_mesh_takes_all_devices():
     assert mesh.devices.shape == (jax.device_count(), 1, 1)
     mesh = make_mesh(MeshConfig(data=1, fsdp=1, tensor=-1))
     assert mesh.devices.shape == (1, 1, jax.device_count())
-    assert batch_sharding(mesh).spec == jax.sharding.PartitionSpec(("data", "fsdp"))
+    rows = ("data", "fsdp")
+    assert row_sharding(mesh).spec == jax.sharding.PartitionSpec(rows)
+    assert batch_sharding(mesh).spec == jax.sharding.PartitionSpec(None, rows)
 
 
 @pytest.mark.parametrize(

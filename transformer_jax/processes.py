@@ -52,6 +52,8 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None) ->
         _check_address(coordinator)
         assert num_processes is not None
         assert process_id is not None
+        if num_processes < 1:
+            raise UserError(f"--num_processes is {num_processes}, expected 1 or more")
         if not 0 <= process_id < num_processes:
             raise UserError(
                 f"--process_id is {process_id}, expected 0 to {num_processes - 1}, "

@@ -172,16 +172,31 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
 
     Parameters, and whatever the optimiser keeps under a parameter's path, follow the
     table; scalars are replicated.
+
+    Raises:
+      UserError: an axis of an array is not divisible by its axis of the mesh.
     """
 
     def sharding(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        return NamedSharding(mesh, P() if leaf.ndim == 0 else _axes(path))
+        spec = P() if leaf.ndim == 0 else _axes(path)
+        for size, axis in zip(leaf.shape, spec, strict=True):
+            if axis is not None and size % mesh.shape[axis]:
+                raise UserError(
+                    f"parameter {_name(path)} of shape {leaf.shape} cannot be split "
+                    f"evenly by mesh.{axis}={mesh.shape[axis]}: change the mesh, or "
+                    f"the model's size {size}"
+                )
+        return NamedSharding(mesh, spec)
 
     return jax.tree.map_with_path(sharding, state)
 
 
 def _axes(path: tuple[Any, ...]) -> P:
-    return parameter_axes("/".join(str(key.key) for key in path if hasattr(key, "key")))
+    return parameter_axes(_name(path))
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return "/".join(str(key.key) for key in path if hasattr(key, "key"))
 
 
 def to_global(tree: Tree, sharding: NamedSharding) -> Tree:
