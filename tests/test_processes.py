@@ -1,4 +1,4 @@
-"""Two real processes on one machine: as one in what they compute, safe when one dies."""
+"""Two real processes on one machine: they compute as one, and are safe if one dies."""
 
 import json
 import os
