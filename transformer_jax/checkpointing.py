@@ -10,10 +10,12 @@ fingerprint of each item, and whatever is loaded is checked against it.
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import logging as python_logging
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from transformer_jax.training.step import TrainState
 _FOLDER = "checkpoints"
 _DAMAGED_FOLDER = "damaged"
 _SCORE = "score"
+_UNHEARD = ("Event loop is closed", "Encountered error while reading array index")
 
 
 class DamagedError(UserError):
@@ -279,13 +282,22 @@ def _first_cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}"
 
 
+@functools.cache
 def _quiet_orbax() -> None:
-    """Orbax logs each save in a dozen lines; its errors are raised all the same."""
-    python_logging.getLogger("absl").addFilter(_is_not_from_orbax)
+    """Orbax logs each save in a dozen lines; its errors are raised all the same.
 
+    Where one of many reads fails, it stops listening to the others, which complain of
+    that where nobody can catch it.
+    """
+    absl_logger = python_logging.getLogger("absl")
+    absl_logger.addFilter(lambda record: "orbax" not in record.pathname)
+    previous = sys.unraisablehook
 
-def _is_not_from_orbax(record: python_logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname
+    def hook(raised: Any) -> None:
+        if not str(raised.exc_value).startswith(_UNHEARD):
+            previous(raised)
+
+    sys.unraisablehook = hook
 
 
 def steps_in(workdir: Path) -> list[int]:
