@@ -7,6 +7,7 @@ global and the compiler places the communication.
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -33,14 +34,19 @@ PARAMETER_AXES: tuple[tuple[str, P], ...] = (
 )
 
 
-def make_mesh(config: MeshConfig) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh over all devices; one axis of size -1 takes those that are left.
+
+    Args:
+      config: devices along each axis.
+      devices: what the mesh is made of, if not all that JAX sees here: those of a
+        topology that programs are only compiled for.
 
     Raises:
       UserError: the sizes do not multiply to the number of devices.
     """
     sizes = [getattr(config, axis) for axis in MESH_AXES]
-    num_devices = jax.device_count()
+    num_devices = jax.device_count() if devices is None else len(devices)
     fixed = math.prod(size for size in sizes if size != -1)
     if sizes.count(-1) == 1 and num_devices % fixed == 0:
         sizes = [num_devices // fixed if size == -1 else size for size in sizes]
@@ -53,7 +59,10 @@ def make_mesh(config: MeshConfig) -> Mesh:
             "one, or set one to -1 (what is left)"
         )
     return jax.make_mesh(
-        tuple(sizes), MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES)
+        tuple(sizes),
+        MESH_AXES,
+        axis_types=(AxisType.Auto,) * len(MESH_AXES),
+        devices=devices,
     )
 
 
