@@ -12,14 +12,14 @@ PACKAGE = "transformer_jax"
 LAYERS = [
     ("errors",),
     ("config", "files"),
-    ("models", "decoding", "metrics", "data", "sharding"),
+    ("models", "decoding", "metrics", "data", "sharding", "hlo"),
     ("training.loss", "training.optimizer", "training.writer"),
     ("training.step", "training.progress"),
     ("checkpointing",),
     ("translation",),
     ("evaluation", "visualization"),
     ("training.validation", "benchmark"),
-    ("training.loop",),
+    ("training.loop", "compilation"),
     ("command_line",),
     ("__main__",),
 ]
@@ -32,10 +32,11 @@ ALLOWED = {
     "models": ("models", "config"),
     "decoding": ("decoding",),
     "metrics": ("errors",),
+    "hlo": (),
     "sharding": ("config", "errors"),
 }
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}
-WITHOUT_JAX = ("errors", "config", "data", "metrics")
+WITHOUT_JAX = ("errors", "config", "data", "metrics", "hlo")
 
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 
