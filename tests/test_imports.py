@@ -12,7 +12,7 @@ PACKAGE = "transformer_jax"
 LAYERS = [
     ("errors",),
     ("config", "files"),
-    ("models", "decoding", "metrics", "data", "sharding", "processes"),
+    ("models", "decoding", "metrics", "data", "sharding", "processes", "hlo"),
     ("training.loss", "training.optimizer", "training.writer"),
     ("training.step", "training.progress"),
     ("training.program", "training.interruption"),
@@ -20,7 +20,7 @@ LAYERS = [
     ("translation",),
     ("evaluation", "visualization"),
     ("training.validation", "training.workdir", "benchmark"),
-    ("training.loop",),
+    ("training.loop", "compilation"),
     ("command_line",),
     ("__main__",),
 ]
@@ -33,11 +33,12 @@ ALLOWED = {
     "models": ("models", "config"),
     "decoding": ("decoding",),
     "metrics": ("errors",),
+    "hlo": (),
     "sharding": ("config", "errors"),
     "processes": ("errors",),
 }
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}
-WITHOUT_JAX = ("errors", "config", "data", "metrics")
+WITHOUT_JAX = ("errors", "config", "data", "metrics", "hlo")
 
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 

@@ -123,6 +123,13 @@ def test_the_mesh_takes_all_devices():
     assert batch_sharding(mesh).spec == jax.sharding.PartitionSpec(None, rows)
 
 
+def test_the_mesh_takes_the_devices_it_is_given():
+    devices = jax.devices()[2:8]
+    mesh = make_mesh(MeshConfig(fsdp=3), devices)
+    assert mesh.devices.shape == (2, 3, 1)
+    assert set(mesh.devices.flat) == set(devices)
+
+
 @pytest.mark.parametrize(
     ("data", "fsdp", "tensor"),
     [(-1, -1, 1), (-1, 997, 1), (997, 1, 1), (3, -1, 1)],

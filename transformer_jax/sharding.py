@@ -90,7 +90,8 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
     Args:
       config: sizes of the axes.
-      devices: instead of all that JAX sees.
+      devices: instead of all that JAX sees: a part of them, or those of a topology
+        that programs are only compiled for.
 
     Raises:
       UserError: the sizes do not multiply to the number of devices.
@@ -125,6 +126,11 @@ def num_row_shards(mesh: Mesh) -> int:
 def row_sharding(mesh: Mesh) -> NamedSharding:
     """The first axis over `data` and `fsdp`."""
     return NamedSharding(mesh, P(_ROW_AXES))
+
+
+def every_device(mesh: Mesh) -> NamedSharding:
+    """The first axis over all devices of the mesh."""
+    return NamedSharding(mesh, P(MESH_AXES))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from transformer_jax.checkpointing import load_checkpoint
@@ -31,7 +31,7 @@ from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID, Tokenizer
 from transformer_jax.decoding.beam_search import Hypotheses, beam_search
 from transformer_jax.errors import UserError
 from transformer_jax.models import Transformer
-from transformer_jax.sharding import MESH_AXES, make_mesh, replicated, to_global
+from transformer_jax.sharding import every_device, make_mesh, replicated, to_global
 
 # Padded lengths of source sentences with the end token; longer ones go on doubling.
 _LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -127,7 +127,7 @@ class Translator:
         self.mesh = make_mesh(MeshConfig()) if mesh is None else mesh
         self.steps = list(steps)
         self._search = jax.jit(
-            functools.partial(_search_on, self.mesh),
+            functools.partial(search_on, self.mesh),
             static_argnames=("model", "beam_size", "alpha", "max_length"),
             out_shardings=replicated(self.mesh),
         )
@@ -279,7 +279,7 @@ class Translator:
         config = self.model.config
         if config.positions == "learned":
             max_length = min(max_length, config.max_length)
-        rows = NamedSharding(self.mesh, P(MESH_AXES))
+        rows = every_device(self.mesh)
         return jax.device_get(
             self._search(
                 self.params,
@@ -299,7 +299,7 @@ def _padded_length(length: int) -> int:
     return _LENGTHS[-1] * 2 ** int(np.ceil(np.log2(length / _LENGTHS[-1])))
 
 
-def _search_on(
+def search_on(
     mesh: Mesh, params: Any, source: jax.Array, max_lengths: jax.Array, **options: Any
 ) -> Hypotheses:
     """`_search` on each device for its own rows: no device waits for another.
@@ -307,11 +307,12 @@ def _search_on(
     Each runs the program that it would run if it were alone, so a translation does not
     depend on the number of devices.
     """
+    rows = every_device(mesh).spec
     search = jax.shard_map(
         functools.partial(_search, **options),
         mesh=mesh,
-        in_specs=(P(), P(MESH_AXES), P(MESH_AXES)),
-        out_specs=P(MESH_AXES),
+        in_specs=(P(), rows, rows),
+        out_specs=rows,
         check_vma=False,  # of the loop's carry, which begins the same on all devices
     )
     return search(params, source, max_lengths)

@@ -100,6 +100,16 @@ def pack(
     return rows
 
 
+def rows_of_batch(batch_tokens: int, row_length: int) -> int:
+    """Rows of a global batch: enough for the tokens, and a multiple of 8.
+
+    >>> rows_of_batch(25_000, 256)
+    104
+    """
+    rows = -(-batch_tokens // row_length)
+    return -(-rows // _ROWS_MULTIPLE) * _ROWS_MULTIPLE
+
+
 class TrainingBatches:
     """The batch of any step; rows are shuffled anew each epoch."""
 
@@ -133,8 +143,7 @@ class TrainingBatches:
         # Never too narrow for the longest source sentence.
         source_length = max(proportional, int(lengths[:, 0].max()))
         self.row_lengths = source_length, row_length
-        rows = -(-batch_tokens // row_length)
-        self.num_rows = -(-rows // _ROWS_MULTIPLE) * _ROWS_MULTIPLE
+        self.num_rows = rows_of_batch(batch_tokens, row_length)
         self._examples = examples
         self._seed = seed
         self._packed = pack(lengths, self.row_lengths, seed=seed)
