@@ -107,7 +107,7 @@ class Trainer:
     def said(self) -> str:
         """Its standard error so far."""
         self._errors.seek(0)
-        return self._errors.read()
+        return self._errors.read()[-20_000:]
 
     def finish(self) -> None:
         """Waits for an orderly end."""
@@ -316,7 +316,7 @@ def disk(folder: Path, number: int, rng: random.Random) -> str:
     """A disk that fills up, and one that becomes read-only, while saving."""
     expected, workdir = undisturbed(folder), folder / "small" / "run"
     workdir.parent.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(workdir.parent)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(workdir.parent)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
         return "not done: needs the right to mount a file system"
     try:
@@ -330,7 +330,7 @@ def disk(folder: Path, number: int, rng: random.Random) -> str:
         whole = saved_steps(workdir)
         require(len(whole) > 1, "no checkpoint before the disk was full")
         subprocess.run(
-            ["mount", "-o", "remount,size=60m", str(workdir.parent)], check=True
+            ["mount", "-o", "remount,size=9m", str(workdir.parent)], check=True
         )
         trainer = Trainer(workdir, training__steps=whole[-1] + 20)
         trainer.finish()
@@ -430,7 +430,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             seen = EXPERIMENTS[name](folder, flags.kills, random.Random(flags.seed))
         except LossError as error:
-            print(f"{name}: FAILED: {error}\nsee {folder}", flush=True)
+            print(f"{name}: FAILED: {str(error)[-2000:]}\nsee {folder}", flush=True)
             return 1
         print(f"{name}: {seen} ({time.monotonic() - start:.0f} s)", flush=True)
     shutil.rmtree(folder)
