@@ -25,19 +25,17 @@ def test_the_first_signal_asks_to_stop_and_the_second_is_the_systems(
 
 
 def test_work_that_may_be_left_undone_is_left_at_the_signal() -> None:
-    done = []
+    def interrupted() -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # a signal is seen between two operations
+            pass
+        return "second"
+
     with Interruption(save_every_minutes=0) as interruption:
-        with interruption.abandoning():
-            done.append("first")
-        with interruption.abandoning():
-            os.kill(os.getpid(), signal.SIGTERM)
-            for _ in range(1000):  # a signal is seen between two operations
-                pass
-            done.append("second")
-        with interruption.abandoning():
-            done.append("third")
+        assert interruption.abandonable(lambda: "first") == "first"
+        assert interruption.abandonable(interrupted) is None
+        assert interruption.abandonable(lambda: "third") is None
         assert interruption.is_requested
-    assert done == ["first"]
 
 
 def test_a_checkpoint_is_asked_for_so_many_minutes_after_the_last(

@@ -3,7 +3,7 @@
 import dataclasses
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 import pytest
 
 from transformer_jax.config import DecodingConfig, MeshConfig, TransformerConfig
@@ -29,7 +29,7 @@ def on_one_device() -> Translator:
             vocab_size=400, num_layers=1, d_model=16, d_ff=24, num_heads=2
         )
     )
-    tokens = np.ones((1, 1), np.int32)
+    tokens = jnp.ones((1, 1), jnp.int32)
     params = model.init(jax.random.key(3), tokens, tokens)["params"]
     return Translator(
         model,

@@ -234,3 +234,11 @@ def test_resuming_marks_the_first_step_that_tensorboard_is_to_hide(tmp_path):
         (11, "START", 0.0),  # events from step 11 on, written before, are hidden
         (20, "train/loss", 4.5),
     ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_clear_error(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"cannot write metrics to .*No space left"):
+        with MetricsWriter(tmp_path, resume_step=0) as writer:
+            writer.write(1, {"train/loss": 2.0})

@@ -1,16 +1,17 @@
 """What comes from outside a run: Ctrl-C, SIGTERM, and the clock."""
 
-import contextlib
 import signal
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from transformer_jax.processes import Agreement
 from transformer_jax.training.progress import say
 
+Result = TypeVar("Result")
 
-class Abandoned(Exception):  # noqa: N818 (no error: what was asked for)
+
+class _Abandoned(Exception):  # noqa: N818 (no error: what was asked for)
     """Raised out of work that may be left undone, by the signal to stop."""
 
 
@@ -66,19 +67,18 @@ class Interruption:
         """Counts the minutes to the next checkpoint from now."""
         self._saved = time.monotonic()
 
-    @contextlib.contextmanager
-    def abandoning(self) -> Iterator[None]:
-        """The signal to stop leaves this block at once, undone.
+    def abandonable(self, work: Callable[[], Result]) -> Result | None:
+        """What `work` returns, or None where the signal to stop came before its end.
 
-        Only for a process that is alone: others would wait for it.
+        A process that is not alone always finishes: others would wait for it.
         """
         self._may_abandon = self._agreement.is_alone
         try:
             if self._may_abandon and self.is_requested:
-                raise Abandoned
-            yield
-        except Abandoned:
-            pass
+                return None
+            return work()
+        except _Abandoned:
+            return None
         finally:
             self._may_abandon = False
 
@@ -89,4 +89,4 @@ class Interruption:
         name = signal.Signals(number).name
         say(f"{name}: stopping after this step, and saving (again to stop at once).")
         if self._may_abandon:
-            raise Abandoned
+            raise _Abandoned

@@ -179,11 +179,13 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
                 checkpoints.raise_failure()
             score = None
             if is_validated:
-                with interruption.abandoning():
-                    score = validator(state.params, step, progress)
-                    best = best.after(score)
-                    is_early = best.is_given_up(config)
-                is_stopping |= interruption.is_requested and score is None
+                score = interruption.abandonable(
+                    functools.partial(validator, state.params, step, progress)
+                )
+                is_stopping |= score is None
+            if score is not None:
+                best = best.after(score)
+                is_early = best.is_given_up(config)
             if is_saving or is_validated:
                 meta = {
                     "vocabulary": vocabularies.digest,

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -75,11 +75,11 @@ class Progress:
         """The progress itself, to be closed at the end of the block."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Closes bar and files, after an error too."""
         self._bar.close()
         if self._writer is not None:
-            self._writer.close()
+            self._writer.__exit__(*error)
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Takes what a dispatched step will report; waits for the step before it.

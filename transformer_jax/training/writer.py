@@ -5,18 +5,24 @@ hold the same numbers to draw. Both survive a crash: a run that resumes from a
 checkpoint takes back what the lost steps had written, so that no step stands twice.
 """
 
+import contextlib
 import json
 import math
 import operator
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
+from tensorboardX.summary import scalar
 
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
+
+_protocol: Any = event_pb2  # whose classes are made when it is imported
+_FLUSHED_EVERY_S = 10.0  # of TensorBoard's events; each line of text is at once
 
 
 class MetricsWriter:
@@ -54,16 +60,24 @@ class MetricsWriter:
         if path.exists():
             _drop_lines_after(path, resume_step)
         # Line buffering hands each line to the system as it ends.
+        self._path = path
         self._file = path.open("a", encoding="utf-8", buffering=1)
-        self._events = SummaryWriter(
-            str(workdir / "tensorboard"),
-            # The first step to hide among the events written before.
-            purge_step=resume_step + 1 if resume_step > 0 else 0,
-            flush_secs=10,
+        (workdir / "tensorboard").mkdir(exist_ok=True)
+        # tensorboardX's SummaryWriter would write from a thread, where a full disk is
+        # an exception that nobody can catch.
+        self._events = EventsWriter(
+            str(workdir / "tensorboard" / "events"),
             # An event file is named by the second it was opened in and would overwrite
             # one from the same second; TensorBoard reads the files in name order.
             filename_suffix=f".{time.time_ns()}",
         )
+        # The first step to hide among the events written before.
+        first_hidden = resume_step + 1 if resume_step > 0 else 0
+        self._add_event(
+            first_hidden,
+            session_log=_protocol.SessionLog(status=_protocol.SessionLog.START),
+        )
+        self._flushed = time.monotonic()
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends one line, `{"step": step, **metrics}`, and the same as events.
@@ -87,22 +101,40 @@ class MetricsWriter:
             name: value if math.isfinite(value) else None
             for name, value in values.items()
         }
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
-        for name, value in values.items():
-            self._events.add_scalar(name, value, step)
+        try:
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            for name, value in values.items():
+                self._add_event(step, summary=scalar(name, value))
+            if time.monotonic() - self._flushed > _FLUSHED_EVERY_S:
+                self._events.flush()
+                self._flushed = time.monotonic()
+        except OSError as error:
+            raise UserError(
+                f"cannot write metrics to {self._path} ({error.strerror}): stopped; "
+                "mend it, then the same command goes on from the last checkpoint"
+            ) from error
+
+    def _add_event(self, step: int, **content: Any) -> None:
+        event = _protocol.Event(step=step, wall_time=time.time(), **content)
+        self._events.write_event(event)
 
     def close(self) -> None:
         """Writes out what is pending and closes the files; harmless a second time."""
-        self._file.close()
-        self._events.close()
+        if not self._file.closed:
+            try:
+                self._events.close()
+            finally:
+                self._file.close()
 
     def __enter__(self) -> Self:
         """Returns the writer itself, to be closed at the end of the block."""
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type | None, *_: object) -> None:
         """Closes the files, after an error too."""
-        self.close()
+        # Of two errors, as of a full disk, the first says what happened.
+        with contextlib.suppress(*[OSError] if kind else []):
+            self.close()
 
 
 def _drop_lines_after(path: Path, resume_step: int) -> None:
