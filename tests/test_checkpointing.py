@@ -268,7 +268,7 @@ def test_a_save_that_fails_is_one_clear_error_and_leaves_the_others(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4000, hard))
     try:
         checkpoints.save(state_at(5), META, score=None)
-        with pytest.raises(SaveError, match=r"cannot save to .*checkpoints"):
+        with pytest.raises(SaveError, match=r"cannot save to .*checkpoints.*too large"):
             checkpoints.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

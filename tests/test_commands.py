@@ -4,16 +4,12 @@ import gzip
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import pytest
 import sacrebleu
 
@@ -21,7 +17,6 @@ import evaluate
 import train
 from transformer_jax import __main__ as package_main
 from transformer_jax import command_line
-from transformer_jax.checkpointing import load_params
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.translation import Translator
 
@@ -306,48 +301,6 @@ def test_a_read_only_workdir_is_refused(
             train.main, *SMALL, f"--config.data.dir={data}", f"--workdir={path}"
         )
         assert str(path) in error
-
-
-def test_a_killed_run_goes_on_to_the_same_parameters(
-    data: Path, tmp_path: Path
-) -> None:
-    """SIGKILL between two checkpoints, then the same command again."""
-    flags = [
-        *SMALL,
-        f"--config.data.dir={data}",
-        "--config.training.steps=60",
-        "--config.training.log_every_steps=1",
-        "--config.checkpoint.every_steps=7",
-        "--config.validation.every_steps=1000",
-    ]
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "train.py", *flags, f"--workdir={tmp_path / name}"],
-            cwd=ROOT,
-            stderr=subprocess.DEVNULL,
-        )
-
-    assert start("whole").wait(timeout=300) == 0
-    killed = start("killed")
-    metrics = tmp_path / "killed" / "metrics.jsonl"
-    deadline = time.monotonic() + 300
-    while not metrics.exists() or metrics.read_text().count("\n") < 24:
-        assert killed.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    killed.send_signal(signal.SIGKILL)
-    assert killed.wait(timeout=60) == -signal.SIGKILL
-    assert "60" not in os.listdir(tmp_path / "killed" / "checkpoints")
-    assert start("killed").wait(timeout=300) == 0
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        load_params(tmp_path / "whole"),
-        load_params(tmp_path / "killed"),
-    )
-    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
-    assert steps == sorted(steps)
-    assert set(steps) == set(range(1, 61))
 
 
 # Evaluation

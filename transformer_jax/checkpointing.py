@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging as python_logging
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -277,9 +278,9 @@ def _first_cause(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    lines = str(error).splitlines() or [""]
-    # Some of Orbax's begin with a line that the rest explains.
-    return f"{type(error).__name__}: {lines[0][:200]}"
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 @functools.cache
