@@ -9,6 +9,7 @@ campaign with status 1.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -73,6 +74,7 @@ class Trainer:
         named = {name.replace("__", "."): value for name, value in changes.items()}
         values = {**CONFIG, **named}
         self.workdir = workdir
+        self.started = time.time()
         self._errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [
@@ -194,14 +196,14 @@ def kills(folder: Path, number: int, rng: random.Random) -> str:
                 is_so = lambda: last_step(workdir) >= min(target, STEPS - 1)  # noqa: B023, E731
             else:
                 wait = rng.random() * 0.02
-                is_so = lambda: _is_saving(workdir)  # noqa: B023, E731
+                is_so = lambda: _is_saving(trainer)  # noqa: B023, E731
             try:
                 trainer.wait_until(is_so)
             except LossError:
                 require(trainer.wait() == 0, trainer.said())
                 break  # finished before its time came
             time.sleep(wait)
-            in_save += _is_saving(workdir)
+            in_save += _is_saving(trainer)
             trainer.kill()
             trainer.wait()
             done += 1
@@ -216,8 +218,13 @@ def kills(folder: Path, number: int, rng: random.Random) -> str:
     )
 
 
-def _is_saving(workdir: Path) -> bool:
-    return any((workdir / "checkpoints").glob("*tmp*"))
+def _is_saving(trainer: Trainer) -> bool:
+    """Whether this life of the run writes a checkpoint; the last one's may be there."""
+    for path in (trainer.workdir / "checkpoints").glob("*tmp*"):
+        with contextlib.suppress(FileNotFoundError):  # it is whole now
+            if path.stat().st_ctime > trainer.started:
+                return True
+    return False
 
 
 def signals(folder: Path, number: int, rng: random.Random) -> str:
