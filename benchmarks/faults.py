@@ -10,6 +10,7 @@ campaign with status 1.
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -59,7 +60,7 @@ class Trainer:
         *,
         num_devices: int = 1,
         flags: Sequence[str] = (),
-        before: Callable[[], None] | None = None,
+        compiled: Path | None = None,
         **changes: Any,
     ) -> None:
         """Starts it.
@@ -68,35 +69,30 @@ class Trainer:
           workdir: folder of the run.
           num_devices: simulated on the CPU.
           flags: beside --config and --workdir.
-          before: called in the new process first.
+          compiled: folder of compiled programs, if not beside the workdir.
           **changes: config values, dots written as two underscores.
         """
         named = {name.replace("__", "."): value for name, value in changes.items()}
         values = {**CONFIG, **named}
         self.workdir = workdir
         self.started = time.time()
-        self._errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "train.py",
-                f"--config={ROOT / 'configs/quickstart.py'}",
-                f"--workdir={workdir}",
-                *(f"--config.{name}={value}" for name, value in values.items()),
-                *flags,
-            ],
-            cwd=ROOT,
-            stderr=self._errors,
-            preexec_fn=before,
-            env={
-                **os.environ,
-                "JAX_PLATFORMS": "cpu",
-                "JAX_NUM_CPU_DEVICES": str(num_devices),
-                # The same program is compiled for each life of a run: keep it.
-                "JAX_COMPILATION_CACHE_DIR": str(workdir.parent / "compiled"),
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            },
-        )
+        command = [sys.executable, "train.py", f"--workdir={workdir}", *flags]
+        command += [f"--config={ROOT / 'configs/quickstart.py'}"]
+        command += [f"--config.{name}={value}" for name, value in values.items()]
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": str(num_devices),
+            # The same program is compiled for each life of a run: keep it.
+            "JAX_COMPILATION_CACHE_DIR": str(compiled or workdir.parent / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        handle, name = tempfile.mkstemp(prefix="said-", dir=tempfile.gettempdir())
+        self._errors = Path(name)
+        with os.fdopen(handle, "wb") as errors:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stderr=errors, env=environment
+            )
 
     def wait(self) -> int:
         """Its exit status, or minus the number of the signal that ended it."""
@@ -108,8 +104,7 @@ class Trainer:
 
     def said(self) -> str:
         """Its standard error so far."""
-        self._errors.seek(0)
-        return self._errors.read()[-20_000:]
+        return self._errors.read_text("utf-8")[-20_000:]
 
     def finish(self) -> None:
         """Waits for an orderly end."""
@@ -327,9 +322,8 @@ def disk(folder: Path, number: int, rng: random.Random) -> str:
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
         return "not done: needs the right to mount a file system"
     try:
-        cached = folder / "compiled"
-        (workdir.parent / "compiled").symlink_to(cached)
-        trainer = Trainer(workdir)
+        start = functools.partial(Trainer, workdir, compiled=folder / "compiled")
+        trainer = start()
         require(trainer.wait() == 2, f"full disk: {trainer.said()}")
         said = trainer.said()
         require("No space left on device" in said, said)
@@ -339,11 +333,11 @@ def disk(folder: Path, number: int, rng: random.Random) -> str:
         subprocess.run(
             ["mount", "-o", "remount,size=9m", str(workdir.parent)], check=True
         )
-        trainer = Trainer(workdir, training__steps=whole[-1] + 20)
+        trainer = start(training__steps=whole[-1] + 20)
         trainer.finish()
         require(f"Resuming from step {whole[-1]}" in trainer.said(), trainer.said())
 
-        trainer = Trainer(workdir)
+        trainer = start()
         trainer.wait_until(lambda: last_step(workdir) > whole[-1] + 22)
         readonly = ["mount", "-o", "remount,ro", str(workdir.parent)]
         # Refused while a file is open for writing; `force` is for a dying disk.
@@ -357,14 +351,14 @@ def disk(folder: Path, number: int, rng: random.Random) -> str:
             trainer.kill(signal.SIGTERM)
             trainer.wait()
             subprocess.run(readonly, check=True)
-            trainer = Trainer(workdir)
+            trainer = start()
             require(trainer.wait() == 2, f"read-only: {trainer.said()}")
             require("error: " in trainer.said(), trainer.said())
             subprocess.run(
                 ["mount", "-o", "remount,rw", str(workdir.parent)], check=True
             )
             shown = "read-only before the start: status 2"
-        Trainer(workdir).finish()
+        start().finish()
         require_same_run(workdir, expected)
     finally:
         subprocess.run(["umount", "-l", str(workdir.parent)], check=False)

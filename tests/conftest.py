@@ -3,12 +3,25 @@
 Arrays are checked against the shapes of the package's signatures, by beartype.
 """
 
+import atexit
+import os
+import shutil
+import tempfile
+
 import jax
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Many tests compile the same programs, in this process and in those that they start.
+_compiled = tempfile.mkdtemp(prefix="compiled-")
+atexit.register(shutil.rmtree, _compiled, ignore_errors=True)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+jax.config.update("jax_compilation_cache_dir", _compiled)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 # The rooms that compute with arrays. Not training.step, whose state also holds shapes
 # and shardings, and not checkpointing, where beartype refuses Orbax's protocols.

@@ -11,7 +11,7 @@ import pytest
 from jax import export
 
 from transformer_jax import __main__ as package_main
-from transformer_jax import compilation
+from transformer_jax import compilation, hlo
 from transformer_jax.compilation import CHIPS, ProgramReport, Topology
 from transformer_jax.config import (
     DataConfig,
@@ -127,6 +127,25 @@ def test_data_parallelism_sends_little_more_than_the_gradients(data_parallel: Re
     assert step.least_sent_bytes == least
     assert least <= step.sent_bytes < 1.3 * least
     assert {x.kind for x in step.collectives} == {"all-reduce"}
+
+
+@needs_libtpu
+def test_rematerialisation_trades_products_for_memory():
+    model = dataclasses.replace(CONFIG.model, num_layers=4)
+    mesh = make_mesh(CONFIG.mesh, Topology.parse("v5e:2x2").devices())
+    flops, temporaries = [], []
+    for remat in (False, True):
+        config = dataclasses.replace(
+            CONFIG,
+            model=dataclasses.replace(model, remat=remat),
+            training=TrainingConfig(batch_tokens=64_000),
+        )
+        function, arguments = compilation._train_step(config, mesh)
+        compiled = function.lower(*arguments).compile()
+        flops.append(hlo.product_flops(hlo.parse(compiled.as_text())))
+        temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert temporaries[1] < 0.7 * temporaries[0]
+    assert 1.1 < flops[1] / flops[0] < 1.34
 
 
 @needs_libtpu

@@ -189,18 +189,12 @@ def test_the_state_is_updated_in_place():
     assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 1000
 
 
-def test_rematerialisation_changes_memory_and_not_the_update(on_one_device):
-    def with_remat(remat: bool, num_layers: int) -> ExperimentConfig:
-        model = dataclasses.replace(CONFIG.model, remat=remat, num_layers=num_layers)
-        return dataclasses.replace(CONFIG, model=model)
-
-    losses, params, _ = train(MeshConfig(), 1, config=with_remat(True, 1))
+def test_rematerialisation_does_not_change_the_update(on_one_device):
+    # What it saves is tested by the compiler for TPUs: a CPU's undoes it.
+    model = dataclasses.replace(CONFIG.model, remat=True)
+    config = dataclasses.replace(CONFIG, model=model)
+    losses, params, _ = train(MeshConfig(), 1, config=config)
     assert_same_run((losses, params), on_one_device)
-    plain, remat = (
-        compiled_step(with_remat(flag, 4))[1].memory_analysis().temp_size_in_bytes
-        for flag in (False, True)
-    )
-    assert remat < 0.7 * plain
 
 
 def test_a_bfloat16_run_stays_near_float32(on_one_device):

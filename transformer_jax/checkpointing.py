@@ -19,7 +19,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +27,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
-from jax.experimental import multihost_utils
 from jaxtyping import Array, UInt32
 from orbax.checkpoint.checkpoint_managers import preservation_policy
 
+from transformer_jax import processes
 from transformer_jax.errors import UserError
 from transformer_jax.training.step import TrainState
 
@@ -48,9 +48,8 @@ class SaveError(UserError):
     """A checkpoint could not be written: a full disk, a folder without permission."""
 
 
-@jax.jit
-def fingerprint(tree: Any) -> UInt32[Array, " 2"]:
-    """Two words that change when any number of the tree does.
+def fingerprint(tree: Any) -> str:
+    """Sixteen hexadecimal digits that change when any number of the tree does.
 
     The sum over all elements of a hash of (bits, index, leaf), modulo 2^32, twice with
     other constants. A change of a single element always shows, since the hash is a
@@ -58,16 +57,22 @@ def fingerprint(tree: Any) -> UInt32[Array, " 2"]:
     it is the same however the arrays are spread over devices, and it is computed where
     they are.
     """
+    leaves = enumerate(jax.tree.leaves(tree), start=1)
+    words = [_hash_of_leaf(x, np.uint32(number)) for number, x in leaves]
+    total = np.sum(jax.device_get(words), axis=0, dtype=np.uint32)
+    return "".join(f"{word:08x}" for word in total.tolist())
+
+
+@jax.jit
+def _hash_of_leaf(x: Array, number: Array) -> UInt32[Array, " 2"]:
+    """Compiled once a shape, of which the layers of a model have few."""
+    bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+    index = jnp.arange(x.size, dtype=jnp.uint32).reshape(x.shape)
     words = []
     for salt in (0x9E3779B9, 0x7F4A7C15):
-        total = jnp.uint32(0)
-        for number, x in enumerate(jax.tree.leaves(tree)):
-            bits = jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-            index = jnp.arange(x.size, dtype=jnp.uint32).reshape(x.shape)
-            place = _mix(index + jnp.uint32((number + 1) * salt % 2**32))
-            hashed = _mix(bits.astype(jnp.uint32) ^ place)
-            total = total + jnp.sum(hashed, dtype=jnp.uint32)
-        words.append(total)
+        place = _mix(index + number * jnp.uint32(salt))
+        hashed = _mix(bits.astype(jnp.uint32) ^ place)
+        words.append(jnp.sum(hashed, dtype=jnp.uint32))
     return jnp.stack(words)
 
 
@@ -76,10 +81,6 @@ def _mix(x: Array) -> Array:
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)
-
-
-def _hex(words: Any) -> str:
-    return "".join(f"{int(word):08x}" for word in words)
 
 
 def _digest(meta: dict[str, Any]) -> str:
@@ -151,14 +152,13 @@ class Checkpoints:
         Raises:
           SaveError: this save could not start, or one before did not end.
         """
-        words = fingerprint(state.params), fingerprint(state.optimizer_state)
-        fingerprints = [_hex(one) for one in jax.device_get(words)]
         meta = {
             **meta,
             "skipped_updates": int(state.skipped_updates),
-            "fingerprints": dict(
-                zip(("params", "optimizer_state"), fingerprints, strict=True)
-            ),
+            "fingerprints": {
+                "params": fingerprint(state.params),
+                "optimizer_state": fingerprint(state.optimizer_state),
+            },
         }
         if score is not None:
             meta[_SCORE] = score
@@ -201,7 +201,7 @@ class Checkpoints:
             except DamagedError as error:
                 damaged.append(error)
                 continue
-            for error in damaged:
+            for error in damaged if processes.is_first() else ():
                 logging.warning("%s; going back to step %d", error, step)
             if damaged:
                 self._set_aside(steps[-len(damaged) :])
@@ -238,15 +238,24 @@ class Checkpoints:
         )
 
     def _set_aside(self, steps: Sequence[int]) -> None:
-        if jax.process_index() == 0:
+        if processes.is_first():
             folder = self._workdir / _DAMAGED_FOLDER
             folder.mkdir(exist_ok=True)
             for step in steps:
                 number = sum(1 for path in folder.iterdir() if path.stem == str(step))
                 name = f"{step}.{number}" if number else str(step)
                 os.rename(self._workdir / _FOLDER / str(step), folder / name)
-        multihost_utils.sync_global_devices("damaged checkpoints are set aside")
+        processes.wait_for_all("damaged checkpoints are set aside")
         self._manager.reload()
+
+    def __enter__(self) -> Self:
+        """The checkpoints themselves, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Closes, but where that would wait for a process that is gone."""
+        if not processes.is_loss(error):
+            self.close()
 
     def close(self) -> None:
         """Waits until all is saved.
@@ -434,7 +443,7 @@ def _naming_damage(workdir: Path, step: int) -> Iterator[None]:
 
 
 def _require_same(tree: Any, recorded: str) -> None:
-    if _hex(jax.device_get(fingerprint(tree))) != recorded:
+    if fingerprint(tree) != recorded:
         raise ValueError("its numbers are not those that were saved")
 
 

@@ -166,11 +166,18 @@ def naming_lost_process() -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError) as error:
-        line = (str(error).splitlines() or [""])[0][:200]
-        is_of_network = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in line
-        if jax.process_count() == 1 or not is_of_network:
+        if not is_loss(error):
             raise
+        line = (str(error).splitlines() or [""])[0][:200]
         raise LostProcessError(
             f"process {jax.process_index()} of {jax.process_count()} lost another one "
             f"({line}): start all of them again, they go on from the last checkpoint"
         ) from error
+
+
+def is_loss(error: BaseException | None) -> bool:
+    """Whether a computation that all share failed because a process is gone."""
+    is_of_network = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(
+        error
+    )
+    return is_of_network and jax.process_count() > 1

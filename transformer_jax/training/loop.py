@@ -114,18 +114,17 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
 
     with contextlib.ExitStack() as stack:
         # 4. Resume, or start.
+        stack.enter_context(processes.naming_lost_process())
         if processes.is_first():
             make_workdir(workdir)
             stack.enter_context(WorkdirLock(workdir))
             claim_workdir(config, workdir, vocabularies)
         processes.wait_for_all("workdir claimed")
         checkpoints = stack.enter_context(
-            contextlib.closing(
-                Checkpoints(
-                    workdir,
-                    keep_last=config.checkpoint.keep_last,
-                    keep_every_steps=config.checkpoint.keep_every_steps,
-                )
+            Checkpoints(
+                workdir,
+                keep_last=config.checkpoint.keep_last,
+                keep_every_steps=config.checkpoint.keep_every_steps,
             )
         )
         init_key, dropout_key = to_global(
@@ -165,7 +164,6 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
         interruption = stack.enter_context(
             Interruption(save_every_minutes=config.checkpoint.every_minutes)
         )
-        stack.enter_context(processes.naming_lost_process())
         step, is_stopping, is_early = first_step, False, False
         for step, batch in enumerate(feed, start=first_step + 1):
             state, metrics = program.step(state, batch, dropout_key)
