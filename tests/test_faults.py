@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import faults
 
-SHORT = ("kills", "signals", "locks")
+SHORT = ("kills",)
 LONG = tuple(name for name in faults.EXPERIMENTS if name not in SHORT)
 
 

@@ -34,7 +34,7 @@ def _config(**training: Any) -> Any:
                 "row_length": 64,
             },
             "training": {"steps": 12, "batch_tokens": 512, **training},
-            "validation": {"every_steps": 100, "bleu_sentences": 4},
+            "validation": {"every_steps": 100, "bleu_sentences": 2},
             "checkpoint": {"every_steps": 5, "keep_last": 9},
         }
     )

@@ -216,7 +216,7 @@ def test_automatic_precision_is_float32_on_a_cpu_and_bfloat16_elsewhere():
 
 
 def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
-    mesh = make_mesh(MeshConfig())
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     program = TrainingProgram(CONFIG, mesh)
     layout = BatchLayout.of(16, ROW_LENGTH, mesh, max_tokens_per_device=0)
     batch = place_batch(functools.partial(batches().batch, 0), layout, mesh)
@@ -238,7 +238,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
 def test_a_long_gradient_is_clipped_to_the_given_norm():
     optimizer = dataclasses.replace(CONFIG.optimizer, clip_norm=1e-3)
     config = dataclasses.replace(CONFIG, optimizer=optimizer)
-    mesh = make_mesh(MeshConfig())
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     program = TrainingProgram(config, mesh)
     layout = BatchLayout.of(16, ROW_LENGTH, mesh, max_tokens_per_device=0)
     batch = place_batch(functools.partial(batches().batch, 0), layout, mesh)

@@ -59,8 +59,8 @@ def fingerprint(tree: Any) -> str:
     """
     leaves = enumerate(jax.tree.leaves(tree), start=1)
     words = [_hash_of_leaf(x, np.uint32(number)) for number, x in leaves]
-    total = np.sum(jax.device_get(words), axis=0, dtype=np.uint32)
-    return "".join(f"{word:08x}" for word in total.tolist())
+    total = np.stack(jax.device_get(words)).sum(axis=0, dtype=np.uint32)
+    return "".join(f"{int(word):08x}" for word in total)
 
 
 @jax.jit
@@ -275,6 +275,8 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
+            if processes.is_loss(_root(error)):
+                raise processes.lost_process(_root(error)) from error
             raise SaveError(
                 f"cannot save to {self._workdir / _FOLDER} ({_first_cause(error)}): "
                 "stopped; the checkpoints before are whole. Mend it, then the same "
@@ -282,9 +284,14 @@ class Checkpoints:
             ) from error
 
 
-def _first_cause(error: BaseException) -> str:
+def _root(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def _first_cause(error: BaseException) -> str:
+    error = _root(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if code := re.search(r"os_error_code='(\d+)'", str(error)):

@@ -166,18 +166,22 @@ def naming_lost_process() -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError) as error:
-        if not is_loss(error):
+        if isinstance(error, LostProcessError) or not is_loss(error):
             raise
-        line = (str(error).splitlines() or [""])[0][:200]
-        raise LostProcessError(
-            f"process {jax.process_index()} of {jax.process_count()} lost another one "
-            f"({line}): start all of them again, they go on from the last checkpoint"
-        ) from error
+        raise lost_process(error) from error
 
 
 def is_loss(error: BaseException | None) -> bool:
     """Whether a computation that all share failed because a process is gone."""
-    is_of_network = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(
-        error
-    )
+    kinds = LostProcessError, jax.errors.JaxRuntimeError
+    is_of_network = isinstance(error, kinds) or "Gloo" in str(error)
     return is_of_network and jax.process_count() > 1
+
+
+def lost_process(error: BaseException) -> LostProcessError:
+    """What to tell of an error for which `is_loss` holds."""
+    line = (str(error).splitlines() or [""])[0][:200]
+    return LostProcessError(
+        f"process {jax.process_index()} of {jax.process_count()} lost another one "
+        f"({line}): start all of them again, they go on from the last checkpoint"
+    )
