@@ -17,6 +17,7 @@ import logging as python_logging
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -303,9 +304,10 @@ def _first_cause(error: BaseException) -> str:
 def _quiet_orbax() -> None:
     """Orbax logs each save in a dozen lines; its errors are raised all the same.
 
-    Where one of many reads fails, it stops listening to the others, which complain of
-    that where nobody can catch it.
+    Where one of many reads or writes fails, it stops listening to the others, which
+    complain of that where nobody can catch it.
     """
+    warnings.filterwarnings("ignore", "coroutine 'async_serialize", RuntimeWarning)
     absl_logger = python_logging.getLogger("absl")
     absl_logger.addFilter(lambda record: "orbax" not in record.pathname)
     previous = sys.unraisablehook
