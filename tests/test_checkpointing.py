@@ -32,7 +32,10 @@ from transformer_jax.training.program import TrainingProgram
 CONFIG = freeze(
     {"model": {"vocab_size": 64, "num_layers": 1, "d_model": 16, "num_heads": 2}}
 )
-META = {"vocabulary": "abc", "best": {"score": 1.5, "validations_since": 0}}
+META = {
+    "identity": {"vocabulary": "abc"},
+    "best": {"score": 1.5, "validations_since": 0},
+}
 
 
 def program(**mesh: int) -> TrainingProgram:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import sacrebleu
 
@@ -277,6 +278,33 @@ def test_training_refuses_the_workdir_of_another_config_or_vocabulary(
         assert "vocabulary" in error
     finally:
         learned.write_bytes(before)
+
+
+def test_a_run_does_not_go_on_with_another_text(
+    data: Path, workdir: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    run, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(workdir, run)
+    shutil.copytree(data, other)
+    with (other / "train.de").open(encoding="utf-8") as file:
+        lines = file.read().replace(" ein", " zwei", 1)
+    (other / "train.de").write_text(lines, encoding="utf-8")
+    flags = [*SMALL, f"--workdir={run}", "--config.training.steps=7"]
+    error = refusal(train.main, *flags, f"--config.data.dir={other}")
+    assert "the training text is not the one that the checkpoints in" in error
+    shutil.copytree(data, tmp_path / "moved")
+    train.main([*flags, f"--config.data.dir={tmp_path / 'moved'}"])
+
+
+def test_a_program_too_large_for_the_memory_is_one_line(
+    refusal: Callable[..., str],
+) -> None:
+    def main(arguments: Sequence[str]) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore")
+
+    error = refusal(main)
+    assert "out of memory (RESOURCE_EXHAUSTED: Out of memory)" in error
+    assert "max_tokens_per_device" in error
 
 
 def test_a_file_as_workdir_is_refused(

@@ -209,6 +209,16 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
             sys.stderr.flush()
             os._exit(_ERROR_STATUS)
         sys.exit(_ERROR_STATUS)
+    except RuntimeError as error:
+        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise
+        print(
+            f"error: out of memory ({str(error).splitlines()[0]}): set "
+            "training.max_tokens_per_device, lower the batch, or split the model over "
+            "more devices (mesh.fsdp)",
+            file=sys.stderr,
+        )
+        sys.exit(_ERROR_STATUS)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED_STATUS)
     sys.exit(0)

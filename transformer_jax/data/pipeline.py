@@ -155,10 +155,13 @@ class TrainingBatches:
 
     @property
     def digest(self) -> str:
-        """Says whether two processes have the same batches."""
-        content = hashlib.sha256(f"{self._packed} {self._seed}".encode())
-        for example in self._examples:
-            content.update(example.source.tobytes() + b"|" + example.target.tobytes())
+        """Says whether two processes, or two days of a run, have the same batches."""
+        shape = f"{self._seed} {self.num_rows} {self.row_lengths}"
+        content = hashlib.sha256(shape.encode())
+        examples = self._examples
+        content.update(np.array([example.lengths for example in examples]).tobytes())
+        content.update(np.concatenate([x.source for x in examples]).tobytes())
+        content.update(np.concatenate([x.target for x in examples]).tobytes())
         return content.hexdigest()
 
     @property

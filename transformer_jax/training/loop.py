@@ -96,9 +96,8 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
         max_tokens_per_device=config.training.max_tokens_per_device,
     )
     _say_batches(batches, layout)
-    processes.require_equal(
-        f"{vocabularies.digest} {batches.digest} {config}", "config or training text"
-    )
+    identity = {"vocabulary": vocabularies.digest, "training text": batches.digest}
+    processes.require_equal(f"{identity} {config}", "config or training text")
 
     # 3. Model and optimiser, compiled for the mesh.
     program = TrainingProgram(config, mesh)
@@ -137,11 +136,12 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
         else:
             state, meta = resumed
             first_step, best = int(state.step), Best(**meta["best"])
-            if meta["vocabulary"] != vocabularies.digest:
-                raise UserError(
-                    f"the vocabulary in {workdir} is not the one its checkpoints were "
-                    "trained with: restore it, or take another --workdir"
-                )
+            for name, digest in identity.items():
+                if meta["identity"][name] != digest:
+                    raise UserError(
+                        f"the {name} is not the one that the checkpoints in {workdir} "
+                        "were trained with: restore it, or take another --workdir"
+                    )
             say(f"Resuming from step {first_step}.")
 
         # 5. Steps.
@@ -185,10 +185,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
                 best = best.after(score)
                 is_early = best.is_given_up(config)
             if is_saving or is_validated:
-                meta = {
-                    "vocabulary": vocabularies.digest,
-                    "best": dataclasses.asdict(best),
-                }
+                meta = {"identity": identity, "best": dataclasses.asdict(best)}
                 checkpoints.save(state, meta, score=score)
                 interruption.restart_clock()
                 progress.restart_clock()
