@@ -6,7 +6,6 @@ global and the compiler places the communication.
 """
 
 import dataclasses
-import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -164,35 +163,14 @@ def gather(params: Tree, mesh: Mesh) -> Tree:
     """The parameters as a layer needs them: whole along `fsdp`, inside a jit.
 
     Without it the compiler may rather gather the activations of the whole batch. The
-    gradient of a gathered parameter is summed and split again in one.
+    gradient by the gathered parameters is summed and split again in the same way.
     """
 
     def whole(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
-        split = _axes(path)
-        spec = P(*(axis if axis != "fsdp" else None for axis in split))
-        return _gathered(NamedSharding(mesh, spec), NamedSharding(mesh, split), leaf)
+        spec = P(*(axis if axis != "fsdp" else None for axis in _axes(path)))
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map_with_path(whole, params)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _gathered(whole: NamedSharding, split: NamedSharding, x: jax.Array) -> jax.Array:
-    return jax.lax.with_sharding_constraint(x, whole)
-
-
-def _forward(
-    whole: NamedSharding, split: NamedSharding, x: jax.Array
-) -> tuple[jax.Array, None]:
-    return _gathered(whole, split, x), None
-
-
-def _backward(
-    whole: NamedSharding, split: NamedSharding, _: None, gradient: jax.Array
-) -> tuple[jax.Array]:
-    return (jax.lax.with_sharding_constraint(gradient, split),)
-
-
-_gathered.defvjp(_forward, _backward)
 
 
 def state_shardings(state: Any, mesh: Mesh) -> Any:
