@@ -111,7 +111,8 @@ def test_two_processes_train_as_one_does(pair: Path, tmp_path: Path) -> None:
     )
     # Only the first of the two speaks.
     assert "2 processes" in said(pair, 0)
-    assert said(pair, 1) == ""
+    assert said(pair, 1).startswith("waiting for all processes at 127.0.0.1:")
+    assert said(pair, 1).count("\n") == 1
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
@@ -153,6 +154,28 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(
     np.testing.assert_allclose(losses(workdir), losses(pair), rtol=1e-5)
 
 
+def test_a_process_that_waits_for_another_ends_at_ctrl_c(tmp_path: Path) -> None:
+    workdir = tmp_path / "alone"
+    first, second = start(workdir, 2)
+    second.kill()
+    second.wait()
+    wait_until(lambda: "waiting for all processes" in said(workdir, 0), first)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(timeout=20) in (-signal.SIGINT, 130)
+
+
+@pytest.mark.slow
+def test_a_pair_that_is_interrupted_before_its_first_step_ends(tmp_path: Path) -> None:
+    workdir = tmp_path / "early"
+    started = start(workdir, 2)
+    wait_until(lambda: "devices: " in said(workdir, 0), started[0])
+    for process in started:
+        process.send_signal(signal.SIGINT)
+    # The other may see it gone first.
+    ends = {130, -signal.SIGINT, 2, -signal.SIGABRT}
+    assert {process.wait(timeout=60) for process in started} <= ends
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -163,6 +186,7 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(
         (("localhost", 2, 0), "'localhost', expected HOST:PORT"),
         ((":80", 2, 0), "expected HOST:PORT"),
         (("localhost:99999", 2, 0), "expected HOST:PORT"),
+        (("no.such.host.invalid:80", 2, 1), "no host no.such.host.invalid is known"),
         (("localhost:1", 2, 2), "process_id is 2, expected 0 to 1"),
         (("localhost:1", 0, 0), "num_processes is 0, expected 1 or more"),
     ],

@@ -37,3 +37,17 @@ def test_a_held_workdir_is_refused_with_its_holder_and_free_once_that_is_dead(
         assert text == f"process {os.getpid()} on {socket.gethostname()}\n"
     with WorkdirLock(tmp_path):
         pass
+
+
+def test_a_workdir_that_was_moved_or_deleted_is_noticed(tmp_path: Path) -> None:
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    with WorkdirLock(workdir) as lock:
+        lock.require_held()
+        workdir.rename(tmp_path / "moved")
+        with pytest.raises(UserError, match="run was moved or deleted"):
+            lock.require_held()
+        workdir.mkdir()
+        (workdir / "lock").touch()
+        with pytest.raises(UserError, match="run was moved or deleted"):
+            lock.require_held()

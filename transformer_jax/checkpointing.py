@@ -254,8 +254,8 @@ class Checkpoints:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Closes, but where that would wait for a process that is gone."""
-        if not processes.is_loss(error):
+        """Closes, but where that would wait for processes that may not come."""
+        if error is None or not processes.is_one_of_several():
             self.close()
 
     def close(self) -> None:

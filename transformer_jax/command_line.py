@@ -202,13 +202,7 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     except (UserError, OSError) as error:
         # An OSError is a full disk, a read-only folder: the system's words, one line.
         print(f"error: {error}", file=sys.stderr)
-        from transformer_jax.processes import is_one_of_several  # loads JAX
-
-        if is_one_of_several():
-            # A usual exit would wait for processes that wait for this one.
-            sys.stderr.flush()
-            os._exit(_ERROR_STATUS)
-        sys.exit(_ERROR_STATUS)
+        _exit_alone(_ERROR_STATUS)
     except RuntimeError as error:
         if not str(error).startswith("RESOURCE_EXHAUSTED"):
             raise
@@ -218,7 +212,19 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
             "more devices (mesh.fsdp)",
             file=sys.stderr,
         )
-        sys.exit(_ERROR_STATUS)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED_STATUS)
+        _exit_alone(_ERROR_STATUS)
+    except KeyboardInterrupt as interrupt:
+        if type(interrupt) is KeyboardInterrupt:
+            _exit_alone(_INTERRUPTED_STATUS)
+        sys.exit(_INTERRUPTED_STATUS)  # all processes stopped together
     sys.exit(0)
+
+
+def _exit_alone(status: int) -> NoReturn:
+    """Ends this process, also where others of its run go on."""
+    processes = sys.modules.get("transformer_jax.processes")
+    if processes is not None and processes.is_one_of_several():
+        # A usual exit would wait for processes that wait for this one.
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)

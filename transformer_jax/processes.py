@@ -8,7 +8,9 @@ since a process that takes part in a computation waits for all others.
 import contextlib
 import hashlib
 import os
+import signal
 import socket
+import sys
 from collections.abc import Iterator
 
 import jax
@@ -61,6 +63,14 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None) ->
             )
     elif not coordinator and not _environment_has_several():
         return
+    where = f"at {coordinator}" if is_explicit else "that the environment names"
+    print(
+        f"waiting for all processes {where}, at most {_INITIALIZATION_TIMEOUT_S} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    # Python would see Ctrl-C only when the waiting is over: let it end the process.
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         jax.distributed.initialize(
             coordinator if is_explicit else None,
@@ -74,6 +84,8 @@ def join(coordinator: str, num_processes: int | None, process_id: int | None) ->
             f"cannot join the other processes ({str(error).splitlines()[0]}): check "
             "--coordinator=HOST:PORT, --num_processes and --process_id"
         ) from error
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _check_address(address: str) -> None:
@@ -82,6 +94,13 @@ def _check_address(address: str) -> None:
         raise UserError(
             f"--coordinator is {address!r}, expected HOST:PORT of process 0, or auto"
         )
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port))
+    except OSError as error:
+        raise UserError(
+            f"--coordinator is {address!r}, but no host {host} is known "
+            f"({error.strerror}): give the name or address of process 0's host"
+        ) from error
 
 
 def _environment_has_several() -> bool:

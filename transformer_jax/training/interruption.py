@@ -15,6 +15,10 @@ class _Abandoned(Exception):  # noqa: N818 (no error: what was asked for)
     """Raised out of work that may be left undone, by the signal to stop."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """The run was asked to stop, and did so in good order, in all its processes."""
+
+
 class Demand(NamedTuple):
     """What a step is followed by, the same in all processes."""
 

@@ -34,7 +34,7 @@ from transformer_jax.sharding import (
     replicated,
     to_global,
 )
-from transformer_jax.training.interruption import Interruption
+from transformer_jax.training.interruption import Interrupted, Interruption
 from transformer_jax.training.optimizer import peak_learning_rate
 from transformer_jax.training.program import TrainingProgram
 from transformer_jax.training.progress import Progress, say
@@ -113,10 +113,11 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
 
     with contextlib.ExitStack() as stack:
         # 4. Resume, or start.
+        lock = None
         stack.enter_context(processes.naming_lost_process())
         if processes.is_first():
             make_workdir(workdir)
-            stack.enter_context(WorkdirLock(workdir))
+            lock = stack.enter_context(WorkdirLock(workdir))
             claim_workdir(config, workdir, vocabularies)
         processes.wait_for_all("workdir claimed")
         checkpoints = stack.enter_context(
@@ -185,6 +186,8 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
                 best = best.after(score)
                 is_early = best.is_given_up(config)
             if is_saving or is_validated:
+                if lock is not None:
+                    lock.require_held()
                 meta = {"identity": identity, "best": dataclasses.asdict(best)}
                 checkpoints.save(state, meta, score=score)
                 interruption.restart_clock()
@@ -195,7 +198,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
     # 6. The result.
     if is_stopping and step < config.training.steps:
         say(f"Interrupted: saved step {step}. The same command goes on from there.")
-        raise KeyboardInterrupt
+        raise Interrupted
     if is_early:
         say(
             f"Stopped early at step {step}: {best.validations_since} validations "

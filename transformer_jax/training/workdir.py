@@ -108,7 +108,8 @@ class WorkdirLock:
         Raises:
           UserError: another process has it; names the process and its host.
         """
-        self._file = (workdir / "lock").open("a+", encoding="utf-8")
+        self._path = workdir / "lock"
+        self._file = self._path.open("a+", encoding="utf-8")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,6 +123,22 @@ class WorkdirLock:
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         self._file.flush()
+
+    def require_held(self) -> None:
+        """Raises where the workdir is no longer the one that was locked.
+
+        Raises:
+          UserError: it was moved or deleted.
+        """
+        try:
+            is_same = os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise UserError(
+                f"--workdir {self._path.parent} was moved or deleted while it was "
+                "trained: stopped; what was saved is where it was moved to"
+            )
 
     def __enter__(self) -> Self:
         """The lock itself, to be released at the end of the block."""
