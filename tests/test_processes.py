@@ -141,6 +141,7 @@ def test_when_one_process_dies_the_other_ends_and_the_pair_resumes_exactly(
     jax.tree.map(np.testing.assert_array_equal, load_params(workdir), load_params(pair))
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_stops_both_after_the_same_step(
     pair: Path, tmp_path: Path
 ) -> None:

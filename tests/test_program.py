@@ -114,7 +114,6 @@ def test_losses_with_dropout_are_the_same_on_any_mesh(name, on_one_device):
 @pytest.mark.parametrize(
     ("num_devices", "max_tokens", "expected"),
     [
-        (1, 4 * ROW_LENGTH, (4, 4, 0)),  # 4 parts of 4 rows
         (1, 7 * ROW_LENGTH + 1, (3, 6, 2)),  # 7 would fit: 3 parts of 6, 2 rows empty
         (3, 2 * ROW_LENGTH, (3, 6, 2)),  # 3 parts of 2 rows on each of 3 devices
     ],
