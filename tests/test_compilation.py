@@ -169,7 +169,7 @@ def test_fsdp_splits_the_state_and_the_report_names_its_axis():
     assert "all-gather along fsdp: " in text
     # Parameters travel, rounded, and gradients; activations would be many times more.
     assert step.least_sent_bytes is not None
-    assert step.sent_bytes < 1.6 * step.least_sent_bytes
+    assert step.sent_bytes < 1.8 * step.least_sent_bytes
     assert step.program_flops == pytest.approx(step.model_flops, rel=0.02)
     assert "program / model" in text
 
