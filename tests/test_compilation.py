@@ -129,6 +129,7 @@ def test_data_parallelism_sends_little_more_than_the_gradients(data_parallel: Re
     assert {x.kind for x in step.collectives} == {"all-reduce"}
 
 
+@pytest.mark.slow
 @needs_libtpu
 def test_rematerialisation_trades_products_for_memory():
     model = dataclasses.replace(CONFIG.model, num_layers=4)
