@@ -28,6 +28,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from transformer_jax.checkpointing import load_params, steps_in
+
 ROOT = Path(__file__).resolve().parent.parent
 STEPS, SAVED_EVERY = 120, 10
 CONFIG = {
@@ -60,7 +62,7 @@ class Trainer:
         *,
         num_devices: int = 1,
         flags: Sequence[str] = (),
-        compiled: Path | None = None,
+        scratch: Path | None = None,
         **changes: Any,
     ) -> None:
         """Starts it.
@@ -69,11 +71,13 @@ class Trainer:
           workdir: folder of the run.
           num_devices: simulated on the CPU.
           flags: beside --config and --workdir.
-          compiled: folder of compiled programs, if not beside the workdir.
+          scratch: folder of compiled programs and of what trainers say; by default the
+            workdir's parent.
           **changes: config values, dots written as two underscores.
         """
         named = {name.replace("__", "."): value for name, value in changes.items()}
         values = {**CONFIG, **named}
+        scratch = scratch or workdir.parent
         self.workdir = workdir
         self.started = time.time()
         command = [sys.executable, "train.py", f"--workdir={workdir}", *flags]
@@ -84,10 +88,10 @@ class Trainer:
             "JAX_PLATFORMS": "cpu",
             "JAX_NUM_CPU_DEVICES": str(num_devices),
             # The same program is compiled for each life of a run: keep it.
-            "JAX_COMPILATION_CACHE_DIR": str(compiled or workdir.parent / "compiled"),
+            "JAX_COMPILATION_CACHE_DIR": str(scratch / "compiled"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        handle, name = tempfile.mkstemp(prefix="said-", dir=tempfile.gettempdir())
+        handle, name = tempfile.mkstemp(prefix="said-", dir=scratch)
         self._errors = Path(name)
         with os.fdopen(handle, "wb") as errors:
             self.process = subprocess.Popen(
@@ -119,6 +123,18 @@ class Trainer:
             time.sleep(0.002)
 
 
+def start_pair(workdir: Path, **changes: Any) -> list[Trainer]:
+    """Two processes of one run, on one machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    together = [f"--coordinator=127.0.0.1:{port}", "--num_processes=2"]
+    return [
+        Trainer(workdir, flags=[*together, f"--process_id={number}"], **changes)
+        for number in (0, 1)
+    ]
+
+
 class LossError(Exception):
     """Something was lost, or an error was not what it should be."""
 
@@ -141,13 +157,6 @@ def last_step(workdir: Path) -> int:
     return 0
 
 
-def saved_steps(workdir: Path) -> list[int]:
-    """The steps of all whole checkpoints."""
-    from transformer_jax.checkpointing import steps_in
-
-    return steps_in(workdir)
-
-
 def losses(workdir: Path) -> list[float]:
     """Of all steps; each must be there once."""
     lines = (workdir / "metrics.jsonl").read_text("utf-8").splitlines()
@@ -159,8 +168,6 @@ def losses(workdir: Path) -> list[float]:
 
 def require_same_run(workdir: Path, expected: Path) -> None:
     """Losses and final parameters, bit by bit."""
-    from transformer_jax.checkpointing import load_params
-
     require(losses(workdir) == losses(expected), "other losses")
     leaves = [jax.tree.leaves(load_params(run)) for run in (workdir, expected)]
     same = all(np.array_equal(x, y) for x, y in zip(*leaves, strict=True))
@@ -202,7 +209,7 @@ def kills(folder: Path, number: int, rng: random.Random) -> str:
             trainer.kill()
             trainer.wait()
             done += 1
-            newest = max(saved_steps(workdir), default=0)
+            newest = max(steps_in(workdir), default=0)
             lost = max(lost, last_step(workdir) - newest)
         Trainer(workdir).finish()
         require_same_run(workdir, expected)
@@ -235,7 +242,7 @@ def signals(folder: Path, number: int, rng: random.Random) -> str:
         require(trainer.wait() == 130, f"status {trainer.process.returncode}")
         slowest = max(slowest, time.monotonic() - start)
         require("Interrupted: saved step" in trainer.said(), trainer.said())
-        require(saved_steps(workdir)[-1] == last_step(workdir), "a step was lost")
+        require(steps_in(workdir)[-1] == last_step(workdir), "a step was lost")
         Trainer(workdir).finish()
         require_same_run(workdir, expected)
     workdir = folder / "signals-twice"
@@ -260,12 +267,7 @@ def devices(folder: Path, number: int, rng: random.Random) -> str:
     expected, workdir = undisturbed(folder), folder / "devices"
     for num_devices, until in ((8, 30), (4, 60), (1, 90)):
         Trainer(workdir, num_devices=num_devices, training__steps=until).finish()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    together = [f"--coordinator=127.0.0.1:{port}", "--num_processes=2"]
-    pair = [Trainer(workdir, flags=[*together, f"--process_id={i}"]) for i in (0, 1)]
-    for trainer in pair:
+    for trainer in start_pair(workdir):
         trainer.finish()
     one, other = np.array(losses(workdir)), np.array(losses(expected))
     difference = float(np.max(np.abs(one - other) / other))
@@ -291,7 +293,7 @@ def damage(folder: Path, number: int, rng: random.Random) -> str:
         seen.append(kind)
     workdir = folder / "damage-all"
     Trainer(workdir, training__steps=20).finish()
-    for step in saved_steps(workdir):
+    for step in steps_in(workdir):
         _damage(workdir / "checkpoints" / str(step), "flipped byte")
     before = sorted(map(str, (workdir / "checkpoints").rglob("*")))
     trainer = Trainer(workdir)
@@ -322,13 +324,13 @@ def disk(folder: Path, number: int, rng: random.Random) -> str:
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
         return "not done: needs the right to mount a file system"
     try:
-        start = functools.partial(Trainer, workdir, compiled=folder / "compiled")
+        start = functools.partial(Trainer, workdir, scratch=folder)
         trainer = start()
         require(trainer.wait() == 2, f"full disk: {trainer.said()}")
         said = trainer.said()
         require("No space left on device" in said, said)
         require("Traceback" not in said, said)
-        whole = saved_steps(workdir)
+        whole = steps_in(workdir)
         require(len(whole) > 1, "no checkpoint before the disk was full")
         subprocess.run(
             ["mount", "-o", "remount,size=9m", str(workdir.parent)], check=True
@@ -399,8 +401,6 @@ def non_finite(folder: Path, number: int, rng: random.Random) -> str:
         require(said.count("update skipped,") == allowed, said)
         last = said.strip().splitlines()[-1]
         require(last.startswith("error: "), said)
-        from transformer_jax.checkpointing import load_params
-
         params = jax.tree.leaves(load_params(workdir))
         require(all(np.isfinite(x).all() for x in params), "a bad checkpoint")
         seen.append(last.removeprefix("error: ").split(":")[0])

@@ -1,107 +1,52 @@
 """Two real processes on one machine: they compute as one, and are safe if one dies."""
 
-import json
 import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
+from benchmarks.faults import STEPS, Trainer, losses, start_pair
 from transformer_jax import processes
 from transformer_jax.checkpointing import load_params, steps_in
 from transformer_jax.errors import UserError
 
-ROOT = Path(__file__).parent.parent
-STEPS, SAVED_EVERY = 120, 40
+# Seldom: a save takes part in what happens when a process dies.
+SAVED_EVERY = 40
 # What another process's death may take to be noticed, with room for a busy machine.
 NOTICED_WITHIN_S = 60
-FLAGS = [
-    f"--config={ROOT / 'configs/quickstart.py'}",
-    "--config.model.vocab_size=400",
-    "--config.model.num_layers=1",
-    "--config.model.d_model=16",
-    "--config.model.d_ff=24",
-    "--config.model.num_heads=2",
-    "--config.model.dropout_rate=0.2",
-    "--config.data.num_phrases=300",
-    "--config.training.batch_tokens=512",
-    f"--config.training.steps={STEPS}",
-    "--config.training.log_every_steps=1",
-    f"--config.checkpoint.every_steps={SAVED_EVERY}",
-    "--config.checkpoint.keep_last=9",
-    "--config.validation.metric=loss",
-    "--config.validation.bleu_sentences=0",
-]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def pair_of(workdir: Path) -> list[Trainer]:
+    return start_pair(workdir, checkpoint__every_steps=SAVED_EVERY)
 
 
-def start(
-    workdir: Path, num_processes: int, extra: Sequence[str] = ()
-) -> list[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    command = [sys.executable, "train.py", *FLAGS, *extra, f"--workdir={workdir}"]
-    if num_processes > 1:
-        command += [f"--coordinator=127.0.0.1:{free_port()}"]
-        command += [f"--num_processes={num_processes}"]
-    started = []
-    for number in range(num_processes):
-        one = [f"--process_id={number}"] if num_processes > 1 else []
-        with (workdir.parent / f"{workdir.name}.{number}.err").open("wb") as errors:
-            started.append(
-                subprocess.Popen(
-                    [*command, *one], cwd=ROOT, env=environment, stderr=errors
-                )
-            )
-    return started
-
-
-def said(workdir: Path, number: int) -> str:
-    return (workdir.parent / f"{workdir.name}.{number}.err").read_text("utf-8")
-
-
-def finish(workdir: Path, started: list[subprocess.Popen[bytes]]) -> None:
-    for number, process in enumerate(started):
-        assert process.wait(timeout=300) == 0, said(workdir, number)
-
-
-def losses(workdir: Path) -> list[float]:
-    lines = (workdir / "metrics.jsonl").read_text("utf-8").splitlines()
-    kept = [line for line in map(json.loads, lines) if "train/loss" in line]
-    assert [line["step"] for line in kept] == list(range(1, STEPS + 1))
-    return [line["train/loss"] for line in kept]
-
-
-def wait_until(is_so: Callable[[], bool], watched: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 300
-    while not is_so():
-        assert watched.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def finish(trainers: list[Trainer]) -> None:
+    for trainer in trainers:
+        trainer.finish()
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Trainer]:
     """A run of two processes, never interrupted."""
-    workdir = tmp_path_factory.mktemp("pair") / "whole"
-    finish(workdir, start(workdir, 2))
-    return workdir
+    trainers = pair_of(tmp_path_factory.mktemp("pair") / "whole")
+    finish(trainers)
+    return trainers
 
 
-def test_two_processes_train_as_one_does(pair: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pair(whole: list[Trainer]) -> Path:
+    """Its workdir."""
+    return whole[0].workdir
+
+
+def test_two_processes_train_as_one_does(
+    whole: list[Trainer], pair: Path, tmp_path: Path
+) -> None:
     alone = tmp_path / "alone"
-    finish(alone, start(alone, 1))
+    Trainer(alone, checkpoint__every_steps=SAVED_EVERY).finish()
     np.testing.assert_allclose(losses(pair), losses(alone), rtol=1e-5)
     assert steps_in(pair) == steps_in(alone) == [40, 80, 120]
     jax.tree.map(
@@ -110,9 +55,10 @@ def test_two_processes_train_as_one_does(pair: Path, tmp_path: Path) -> None:
         load_params(alone),
     )
     # Only the first of the two speaks.
-    assert "2 processes" in said(pair, 0)
-    assert said(pair, 1).startswith("waiting for all processes at 127.0.0.1:")
-    assert said(pair, 1).count("\n") == 1
+    first, second = [trainer.said() for trainer in whole]
+    assert "2 processes" in first
+    assert second.startswith("waiting for all processes at 127.0.0.1:")
+    assert second.count("\n") == 1
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
@@ -120,14 +66,14 @@ def test_when_one_process_dies_the_other_ends_and_the_pair_resumes_exactly(
     victim: int, pair: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "killed"
-    started = start(workdir, 2)
-    wait_until(lambda: bool(steps_in(workdir)), started[victim])
-    started[victim].send_signal(signal.SIGKILL)
+    started = pair_of(workdir)
+    started[victim].wait_until(lambda: bool(steps_in(workdir)))
+    started[victim].kill()
     survivor = 1 - victim
-    status = started[survivor].wait(timeout=NOTICED_WITHIN_S)
-    started[victim].wait(timeout=60)
+    status = started[survivor].process.wait(timeout=NOTICED_WITHIN_S)
+    started[victim].wait()
     # Ours says it in one line, unless JAX's own watch ends the process first.
-    error = said(workdir, survivor)
+    error = started[survivor].said()
     if status == 2:
         assert f"error: process {survivor} of 2 lost another one" in error
         assert "Traceback" not in error
@@ -135,8 +81,9 @@ def test_when_one_process_dies_the_other_ends_and_the_pair_resumes_exactly(
         assert status == -signal.SIGABRT
         assert "another task died" in error
     assert STEPS not in steps_in(workdir)
-    finish(workdir, start(workdir, 2))
-    assert "Resuming from step" in said(workdir, 0)
+    again = pair_of(workdir)
+    finish(again)
+    assert "Resuming from step" in again[0].said()
     assert losses(workdir) == losses(pair)
     jax.tree.map(np.testing.assert_array_equal, load_params(workdir), load_params(pair))
 
@@ -146,35 +93,34 @@ def test_a_signal_to_one_process_stops_both_after_the_same_step(
     pair: Path, tmp_path: Path
 ) -> None:
     workdir = tmp_path / "stopped"
-    started = start(workdir, 2)
-    wait_until(lambda: bool(steps_in(workdir)), started[1])
-    started[1].send_signal(signal.SIGTERM)
-    assert [process.wait(timeout=120) for process in started] == [130, 130]
-    assert "Interrupted: saved step" in said(workdir, 0)
-    finish(workdir, start(workdir, 1))  # another number of processes
+    started = pair_of(workdir)
+    started[1].wait_until(lambda: bool(steps_in(workdir)))
+    started[1].kill(signal.SIGTERM)
+    assert [trainer.process.wait(timeout=120) for trainer in started] == [130, 130]
+    assert "Interrupted: saved step" in started[0].said()
+    # Another number of processes.
+    Trainer(workdir, checkpoint__every_steps=SAVED_EVERY).finish()
     np.testing.assert_allclose(losses(workdir), losses(pair), rtol=1e-5)
 
 
 def test_a_process_that_waits_for_another_ends_at_ctrl_c(tmp_path: Path) -> None:
-    workdir = tmp_path / "alone"
-    first, second = start(workdir, 2)
+    first, second = pair_of(tmp_path / "alone")
     second.kill()
     second.wait()
-    wait_until(lambda: "waiting for all processes" in said(workdir, 0), first)
-    first.send_signal(signal.SIGINT)
-    assert first.wait(timeout=20) in (-signal.SIGINT, 130)
+    first.wait_until(lambda: "waiting for all processes" in first.said())
+    first.kill(signal.SIGINT)
+    assert first.process.wait(timeout=20) in (-signal.SIGINT, 130)
 
 
 @pytest.mark.slow
 def test_a_pair_that_is_interrupted_before_its_first_step_ends(tmp_path: Path) -> None:
-    workdir = tmp_path / "early"
-    started = start(workdir, 2)
-    wait_until(lambda: "devices: " in said(workdir, 0), started[0])
-    for process in started:
-        process.send_signal(signal.SIGINT)
+    started = pair_of(tmp_path / "early")
+    started[0].wait_until(lambda: "devices: " in started[0].said())
+    for trainer in started:
+        trainer.kill(signal.SIGINT)
     # The other may see it gone first.
     ends = {130, -signal.SIGINT, 2, -signal.SIGABRT}
-    assert {process.wait(timeout=60) for process in started} <= ends
+    assert {trainer.process.wait(timeout=60) for trainer in started} <= ends
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.config import ExperimentConfig, MeshConfig, freeze
+from transformer_jax.data.batch import Batch
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.data.pipeline import TrainingBatches, keep_trainable
 from transformer_jax.data.tokenizer import train_tokenizer
@@ -170,17 +171,18 @@ def test_a_device_too_small_for_a_row_and_a_mesh_that_splits_unevenly_are_refuse
         TrainingProgram(CONFIG, make_mesh(MeshConfig(data=2, tensor=4)))
 
 
-def compiled_step(config: ExperimentConfig) -> Any:
-    mesh = make_mesh(MeshConfig(data=1), jax.devices()[:1])
-    program: Any = TrainingProgram(config, mesh)
+def on_one(config: ExperimentConfig) -> tuple[Any, Batch]:
+    """The program on one device, and the batch of the first step."""
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     layout = BatchLayout.of(16, ROW_LENGTH, mesh, max_tokens_per_device=0)
     batch = place_batch(functools.partial(batches().batch, 0), layout, mesh)
-    key = jax.random.key(0)
-    return program, program.step.lower(program.state, batch, key).compile()
+    return TrainingProgram(config, mesh), batch
 
 
 def test_the_state_is_updated_in_place():
-    program, compiled = compiled_step(CONFIG)
+    program, batch = on_one(CONFIG)
+    lowered = program.step.lower(program.state, batch, jax.random.key(0))
+    compiled = lowered.compile()
     state_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(program.state))
     memory = compiled.memory_analysis()
     assert memory.alias_size_in_bytes == state_bytes
@@ -215,10 +217,7 @@ def test_automatic_precision_is_float32_on_a_cpu_and_bfloat16_elsewhere():
 
 
 def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    program = TrainingProgram(CONFIG, mesh)
-    layout = BatchLayout.of(16, ROW_LENGTH, mesh, max_tokens_per_device=0)
-    batch = place_batch(functools.partial(batches().batch, 0), layout, mesh)
+    program, batch = on_one(CONFIG)
     state, _ = program.step(program.init(jax.random.key(0)), batch, jax.random.key(1))
     params: Any = state.params
     embedding = params["embedding"].at[5].set(jnp.nan)  # a piece that the batch holds
@@ -237,10 +236,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
 def test_a_long_gradient_is_clipped_to_the_given_norm():
     optimizer = dataclasses.replace(CONFIG.optimizer, clip_norm=1e-3)
     config = dataclasses.replace(CONFIG, optimizer=optimizer)
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    program = TrainingProgram(config, mesh)
-    layout = BatchLayout.of(16, ROW_LENGTH, mesh, max_tokens_per_device=0)
-    batch = place_batch(functools.partial(batches().batch, 0), layout, mesh)
+    program, batch = on_one(config)
     state, metrics = program.step(
         program.init(jax.random.key(0)), batch, jax.random.key(1)
     )

@@ -33,6 +33,7 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from transformer_jax import processes
 from transformer_jax.errors import UserError
+from transformer_jax.sharding import to_global
 from transformer_jax.training.step import TrainState
 
 _FOLDER = "checkpoints"
@@ -228,15 +229,10 @@ class Checkpoints:
             )
             for name, recorded in meta["fingerprints"].items():
                 _require_same(restored[name], recorded)
-        step_count, skipped_updates = (
-            jax.make_array_from_callback(
-                (), abstract.step.sharding, lambda _, n=number: np.int32(n)
-            )
-            for number in (step, meta["skipped_updates"])
-        )
-        return TrainState(
-            step_count, skipped_updates, restored["params"], restored["optimizer_state"]
-        )
+        counts = [np.array(n, np.int32) for n in (step, meta["skipped_updates"])]
+        step_count, skipped_updates = to_global(counts, abstract.step.sharding)
+        params, optimizer_state = restored["params"], restored["optimizer_state"]
+        return TrainState(step_count, skipped_updates, params, optimizer_state)
 
     def _set_aside(self, steps: Sequence[int]) -> None:
         if processes.is_first():

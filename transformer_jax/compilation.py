@@ -32,10 +32,11 @@ from transformer_jax.sharding import (
     batch_sharding,
     every_device,
     make_mesh,
+    platform_of,
     replicated,
 )
 from transformer_jax.training.program import TrainingProgram
-from transformer_jax.translation import search_on
+from transformer_jax.translation import search_on, search_shape
 
 # A jitted function, and the shapes and shardings of its arguments.
 _Call = tuple[Any, tuple[Any, ...]]
@@ -334,9 +335,9 @@ def compile_programs(
         model_flops=flops / mesh.size,
         least_sent_bytes=_least_sent_bytes(config, axes),
     )
-    steps = _search_steps(config)
+    rows, steps = search_shape(config.model, config.decoding, _SEARCH_LENGTH)
     search = _report(
-        f"beam search, {_search_rows(config, mesh)} rows of {_SEARCH_LENGTH} tokens, "
+        f"beam search, {rows * mesh.size} rows of {_SEARCH_LENGTH} tokens, "
         f"{steps} steps, {where}",
         _beam_search(config, mesh),
         topology,
@@ -404,13 +405,6 @@ def _least_sent_bytes(config: ExperimentConfig, mesh: dict[str, int]) -> float:
     return 2 * share * ((fsdp - 1) / fsdp + (data - 1) / data / fsdp)
 
 
-def _search_steps(config: ExperimentConfig) -> int:
-    """The most tokens of an output, as the Translator limits it."""
-    steps = _SEARCH_LENGTH + config.decoding.max_extra_length
-    is_learned = config.model.positions == "learned"
-    return min(steps, config.model.max_length) if is_learned else steps
-
-
 def _layout(config: ExperimentConfig, mesh: Mesh) -> BatchLayout:
     return BatchLayout.of(
         rows_of_batch(config.training.batch_tokens, config.data.row_length),
@@ -418,10 +412,6 @@ def _layout(config: ExperimentConfig, mesh: Mesh) -> BatchLayout:
         mesh,
         max_tokens_per_device=config.training.max_tokens_per_device,
     )
-
-
-def _search_rows(config: ExperimentConfig, mesh: Mesh) -> int:
-    return max(config.decoding.batch_tokens // _SEARCH_LENGTH, 1) * mesh.size
 
 
 def _train_step(config: ExperimentConfig, mesh: Mesh) -> _Call:
@@ -436,21 +426,25 @@ def _train_step(config: ExperimentConfig, mesh: Mesh) -> _Call:
 
 def _beam_search(config: ExperimentConfig, mesh: Mesh) -> _Call:
     """The search as `transformer_jax.translation` runs it."""
-    model = Transformer(config.model.on_platform(mesh.devices.flat[0].platform))
+    model = Transformer(config.model.on_platform(platform_of(mesh)))
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     params = jax.eval_shape(model.init, key, tokens, tokens)["params"]
     params = jax.tree.map(lambda x: _placed(x, replicated(mesh)), params)
-    rows, sharding = _search_rows(config, mesh), every_device(mesh)
-    source = jax.ShapeDtypeStruct((rows, _SEARCH_LENGTH), jnp.int32, sharding=sharding)
-    limits = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=sharding)
+    rows, steps = search_shape(config.model, config.decoding, _SEARCH_LENGTH)
+    limits = jax.ShapeDtypeStruct(
+        (rows * mesh.size,), jnp.int32, sharding=every_device(mesh)
+    )
+    source = jax.ShapeDtypeStruct(
+        (*limits.shape, _SEARCH_LENGTH), jnp.int32, sharding=limits.sharding
+    )
     search = functools.partial(
         search_on,
         mesh,
         model=model,
         beam_size=config.decoding.beam_size,
         alpha=config.decoding.length_penalty,
-        max_length=_search_steps(config),
+        max_length=steps,
     )
     jitted = jax.jit(search, out_shardings=replicated(mesh))
     return jitted, (params, source, limits)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, Sharding
 from jax.sharding import PartitionSpec as P
 
 from transformer_jax.config import MeshConfig
@@ -118,6 +118,11 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     )
 
 
+def platform_of(mesh: Mesh) -> str:
+    """What its devices are, such as "cpu", "gpu" or "tpu"."""
+    return mesh.devices.flat[0].platform
+
+
 def num_row_shards(mesh: Mesh) -> int:
     """Devices that take different rows of a batch."""
     return math.prod(mesh.shape[axis] for axis in _ROW_AXES)
@@ -205,7 +210,7 @@ def _name(path: tuple[Any, ...]) -> str:
     return "/".join(str(key.key) for key in path if hasattr(key, "key"))
 
 
-def to_global(tree: Tree, sharding: NamedSharding) -> Tree:
+def to_global(tree: Any, sharding: Sharding) -> Any:
     """Global arrays of numpy arrays that every process has whole."""
     return jax.tree.map(
         lambda x: jax.make_array_from_callback(x.shape, sharding, lambda i: x[i]), tree

@@ -25,13 +25,20 @@ from transformer_jax.config import (
     DecodingConfig,
     ExperimentConfig,
     MeshConfig,
+    TransformerConfig,
     freeze,
 )
 from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID, Tokenizer
 from transformer_jax.decoding.beam_search import Hypotheses, beam_search
 from transformer_jax.errors import UserError
 from transformer_jax.models import Transformer
-from transformer_jax.sharding import every_device, make_mesh, replicated, to_global
+from transformer_jax.sharding import (
+    every_device,
+    make_mesh,
+    platform_of,
+    replicated,
+    to_global,
+)
 
 # Padded lengths of source sentences with the end token; longer ones go on doubling.
 _LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -152,7 +159,7 @@ class Translator:
         )
         mesh = make_mesh(MeshConfig())
         return cls(
-            Transformer(config.model.on_platform(mesh.devices.flat[0].platform)),
+            Transformer(config.model.on_platform(platform_of(mesh))),
             to_global(params, replicated(mesh)),
             Vocabularies.load(workdir, shared=config.tokenizer.shared),
             decoding=config.decoding,
@@ -259,7 +266,8 @@ class Translator:
             by_length.setdefault(_padded_length(len(ids) + 1), []).append(number)
         batches = []
         for length, numbers in sorted(by_length.items()):
-            rows = max(self.decoding.batch_tokens // length, 1) * self.mesh.size
+            rows, _ = search_shape(self.model.config, self.decoding, length)
+            rows *= self.mesh.size
             for first in range(0, len(numbers), rows):
                 members = numbers[first : first + rows]
                 # Always as many rows, so that the same program runs: see the top.
@@ -275,10 +283,8 @@ class Translator:
         lengths = (batch != PAD_ID).sum(axis=1)
         extra = self.decoding.max_extra_length
         limits = np.where(lengths > 0, lengths + extra, 0)
-        max_length = batch.shape[1] + extra
         config = self.model.config
-        if config.positions == "learned":
-            max_length = min(max_length, config.max_length)
+        _, max_length = search_shape(config, self.decoding, batch.shape[1])
         rows = every_device(self.mesh)
         return jax.device_get(
             self._search(
@@ -297,6 +303,16 @@ def _padded_length(length: int) -> int:
         if length <= padded:
             return padded
     return _LENGTHS[-1] * 2 ** int(np.ceil(np.log2(length / _LENGTHS[-1])))
+
+
+def search_shape(
+    config: TransformerConfig, decoding: DecodingConfig, length: int
+) -> tuple[int, int]:
+    """Rows on a device, and most output tokens, of sources padded to `length`."""
+    max_length = length + decoding.max_extra_length
+    if config.positions == "learned":
+        max_length = min(max_length, config.max_length)
+    return max(decoding.batch_tokens // length, 1), max_length
 
 
 def search_on(

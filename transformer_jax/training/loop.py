@@ -51,6 +51,7 @@ from transformer_jax.translation import Vocabularies
 _MOST_EPOCHS_A_STEP = 100
 
 
+@processes.naming_lost_process()
 def train(config: ExperimentConfig, workdir: Path) -> None:
     """Trains, or goes on training, the run in `workdir`.
 
@@ -114,7 +115,6 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
     with contextlib.ExitStack() as stack:
         # 4. Resume, or start.
         lock = None
-        stack.enter_context(processes.naming_lost_process())
         if processes.is_first():
             make_workdir(workdir)
             lock = stack.enter_context(WorkdirLock(workdir))

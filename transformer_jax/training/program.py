@@ -13,6 +13,7 @@ from transformer_jax.models import Transformer
 from transformer_jax.sharding import (
     gather,
     num_row_shards,
+    platform_of,
     replicated,
     state_shardings,
 )
@@ -29,7 +30,6 @@ class TrainingProgram:
 
     mesh: Mesh
     model: Transformer  # computing as is best on the devices of the mesh
-    chunking: Chunking
     state: TrainState  # shapes and shardings
     init: Callable[[Key[Array, ""]], TrainState]  # the state is born sharded
     # (state, batch, key) -> state, metrics; the state given is consumed.
@@ -38,10 +38,8 @@ class TrainingProgram:
     ]
 
     def __init__(self, config: ExperimentConfig, mesh: Mesh) -> None:
-        platform = mesh.devices.flat[0].platform
         self.mesh = mesh
-        self.model = Transformer(config.model.on_platform(platform))
-        self.chunking = chunking_on(mesh)
+        self.model = Transformer(config.model.on_platform(platform_of(mesh)))
         optimizer = make_optimizer(
             config.optimizer,
             d_model=config.model.d_model,
@@ -62,7 +60,7 @@ class TrainingProgram:
                 model=self.model,
                 optimizer=optimizer,
                 label_smoothing=config.training.label_smoothing,
-                chunking=self.chunking,
+                chunking=chunking_on(mesh),
                 gather=functools.partial(gather, mesh=mesh),
             ),
             donate_argnums=0,
@@ -72,5 +70,5 @@ class TrainingProgram:
 
 def chunking_on(mesh: Mesh) -> Chunking:
     """The loss's chunks for the devices of a mesh."""
-    is_cpu = mesh.devices.flat[0].platform == "cpu"
+    is_cpu = platform_of(mesh) == "cpu"
     return Chunking(num_row_shards(mesh), positions=512 if is_cpu else 4096)
