@@ -32,7 +32,8 @@ def main(arguments: Sequence[str]) -> None:
 
     from transformer_jax.data.sources import load_corpus
     from transformer_jax.evaluation import evaluate
-    from transformer_jax.translation import Translator, load_config
+    from transformer_jax.trained_model import load_config
+    from transformer_jax.translation import Translator
 
     workdir = Path(flags.workdir)
     config = load_config(workdir)

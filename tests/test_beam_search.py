@@ -1,13 +1,14 @@
 """Beam search against enumeration, a plain numpy search and hand-drawn chains.
 
 The test model is the hardest for a cache: its logits depend on every token fed so far,
-read from the cache alone. A beam reordered wrongly gives wrong log-probabilities.
+read from the cache alone. A wrong ancestor gives wrong log-probabilities.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,15 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_jax.decoding.beam_search import (
     Hypotheses,
+    Request,
+    Search,
+    SearchState,
+    advance,
     beam_search,
+    conclude,
+    is_done,
     length_penalty,
+    start,
 )
 
 PAD = START = 0  # never predicted by the test model
@@ -46,12 +54,17 @@ class HistoryModel(NamedTuple):
             for i, token in enumerate(tokens)
         )
 
-    def step(self, tokens, position, cache):
-        history = cache["history"].at[:, :, position].set(tokens)
-        weights = jnp.asarray(KEY_WEIGHTS[: history.shape[-1]])
-        key = jnp.sum((history + 1) * weights[None, None], axis=-1) % NUM_KEYS
-        logits = jnp.asarray(self.logits)[cache["sentence"], key]
-        return logits, {**cache, "history": history}
+    def step(self, tokens, positions, ancestors, cache):
+        batch, beam_size = tokens.shape
+        rows, slots = jnp.arange(batch)[:, None], jnp.arange(beam_size)[None]
+        written = cache["history"].at[rows, slots, positions[:, None]].set(tokens)
+        history = jnp.take_along_axis(written, ancestors, axis=1)
+        times = jnp.arange(history.shape[-1])[None, None]
+        weights = jnp.asarray(KEY_WEIGHTS[: history.shape[-1]])[None, None]
+        is_past = times <= positions[:, None, None]
+        key = jnp.sum((history + 1) * weights * is_past, axis=-1) % NUM_KEYS
+        logits = jnp.asarray(self.logits)[cache["sentence"][:, None], key]
+        return logits, {**cache, "history": written}
 
 
 def random_model(
@@ -71,7 +84,7 @@ def start_cache(sentences: Sequence[int], *, beam_size: int, max_length: int):
     batch = len(sentences)
     return {
         "history": jnp.full((batch, beam_size, max_length), -1, jnp.int32),
-        "sentence": jnp.tile(jnp.asarray(sentences)[:, None], (1, beam_size)),
+        "sentence": jnp.asarray(sentences),
     }
 
 
@@ -97,22 +110,25 @@ def search(
     beam_size: int,
     max_length: int = 0,
     step=None,
-    **options,
+    request: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
 ) -> Found:
     """Searches the given sentences of a model; the result on the host."""
     max_length = max_length or max(max_lengths)
     found = beam_search(
         step or model.step,
         start_cache(sentences, beam_size=beam_size, max_length=max_length),
-        start_id=START,
-        end_id=END,
-        pad_id=PAD,
-        beam_size=beam_size,
+        make_search(beam_size=beam_size, **options),
         max_lengths=jnp.asarray(max_lengths),
         max_length=max_length,
-        **options,
+        **request,
     )
     return on_host(found)
+
+
+def make_search(**options: Any) -> Search:
+    defaults: dict[str, Any] = {"start_id": START, "end_id": END, "pad_id": PAD}
+    return Search(**{**defaults, **options})
 
 
 def tokens_of(found: Found, sentence: int, rank: int) -> tuple[int, ...]:
@@ -263,12 +279,9 @@ def test_an_early_stop_loses_nothing_and_saves_steps(num_hypotheses):
         lambda cache: beam_search(
             recording_step(model, positions),
             cache,
-            start_id=START,
-            end_id=END,
-            beam_size=beam_size,
+            make_search(beam_size=beam_size, num_hypotheses=num_hypotheses),
             max_lengths=jnp.array([limit]),
             max_length=limit,
-            num_hypotheses=num_hypotheses,
         )
     )
     saved_steps = 0
@@ -287,11 +300,11 @@ def test_an_early_stop_loses_nothing_and_saves_steps(num_hypotheses):
 
 
 def recording_step(model: HistoryModel, positions: list[int]):
-    """The model's step, which also appends each position it is called at."""
+    """The model's step, which also appends the last position of each call."""
 
-    def step(tokens, position, cache):
-        jax.debug.callback(lambda p: positions.append(int(p)), position, ordered=True)
-        return model.step(tokens, position, cache)
+    def step(tokens, now, ancestors, cache):
+        jax.debug.callback(lambda p: positions.append(int(max(p))), now, ordered=True)
+        return model.step(tokens, now, ancestors, cache)
 
     return step
 
@@ -299,22 +312,24 @@ def recording_step(model: HistoryModel, positions: list[int]):
 def chain_step(probabilities):
     """A Markov chain: row = last token, column = next token."""
     logits = jnp.log(jnp.asarray(probabilities, jnp.float32))
-    return lambda tokens, position, cache: (logits[tokens], cache)
+    return lambda tokens, positions, ancestors, cache: (logits[tokens], cache)
 
 
 def search_chain(
-    step, limit: int, *, beam_size: int, end_id: int, alpha=0.6, num_hypotheses=1
+    step,
+    limit: int,
+    *,
+    alpha=0.6,
+    request: Mapping[str, Any] = MappingProxyType({}),
+    **options: Any,
 ) -> Found:
     found = beam_search(
         step,
         {},
-        start_id=0,
-        end_id=end_id,
-        beam_size=beam_size,
+        make_search(length_penalty=alpha, **options),
         max_lengths=jnp.array([limit]),
         max_length=limit,
-        length_penalty=alpha,
-        num_hypotheses=num_hypotheses,
+        **request,
     )
     return on_host(found)
 
@@ -460,9 +475,7 @@ def test_a_search_on_several_devices_finds_the_same():
         return beam_search(
             model.step,
             cache,
-            start_id=START,
-            end_id=END,
-            beam_size=beam_size,
+            make_search(beam_size=beam_size),
             max_lengths=max_lengths,
             max_length=max_length,
         )
@@ -482,13 +495,23 @@ def test_a_done_sentence_ignores_what_the_step_returns_for_it():
     limits = [3, 2, 11]
     expected = search(model, range(3), limits, beam_size=2)
 
-    def step(tokens, position, cache):
-        logits, cache = model.step(tokens, position, cache)
-        is_over = position >= jnp.asarray(limits)[:, None, None]
-        return jnp.where(is_over, jnp.nan, logits), cache
+    def step(tokens, positions, ancestors, cache):
+        logits, model_cache = model.step(tokens, positions, ancestors, cache["model"])
+        is_over = cache["calls"] >= jnp.asarray(limits)
+        logits = jnp.where(is_over[:, None, None], jnp.nan, logits)
+        return logits, {"model": model_cache, "calls": cache["calls"] + 1}
 
-    found = search(model, range(3), limits, beam_size=2, step=step)
-    assert_same(found, expected, rtol=1e-6)
+    found = beam_search(
+        step,
+        {
+            "model": start_cache(range(3), beam_size=2, max_length=11),
+            "calls": jnp.zeros(3, jnp.int32),
+        },
+        make_search(beam_size=2),
+        max_lengths=jnp.asarray(limits),
+        max_length=11,
+    )
+    assert_same(on_host(found), expected, rtol=1e-6)
 
 
 def test_the_cache_follows_its_hypothesis():
@@ -505,72 +528,29 @@ def test_the_cache_follows_its_hypothesis():
         )
 
 
-def test_every_leaf_of_the_cache_is_reordered_along_the_beam_axis():
-    # A leaf of four axes repeats the history, one of two axes sums it. Where they
-    # disagree with the model's own history, the logits turn into NaN.
-    model = random_model(29, num_sentences=2, num_tokens=6)
-    max_length, beam_size = 7, 3
-    run = partial(
-        beam_search,
-        start_id=START,
-        end_id=END,
-        beam_size=beam_size,
-        max_lengths=jnp.array([7, 5]),
-        max_length=max_length,
-    )
-    cache = start_cache([0, 1], beam_size=beam_size, max_length=max_length)
-    expected = run(model.step, cache)
-
-    def step(tokens, position, cache):
-        logits, model_cache = model.step(tokens, position, cache["model"])
-        nested, sums = cache["layers"]
-        nested = nested.at[:, :, :, position].set(tokens[..., None].astype(jnp.float32))
-        sums = sums + tokens.astype(sums.dtype)
-        history = model_cache["history"]
-        is_right = jnp.all(nested == jnp.maximum(history, 0)[:, :, None], axis=(2, 3))
-        is_right &= sums == jnp.sum(jnp.maximum(history, 0), axis=-1)
-        logits = jnp.where(is_right[..., None], logits, jnp.nan)
-        return logits, {"model": model_cache, "layers": (nested, sums)}
-
-    layers = (
-        jnp.zeros((2, beam_size, 5, max_length), jnp.float32),
-        jnp.zeros((2, beam_size), jnp.bfloat16),
-    )
-    found = run(step, {"model": cache, "layers": layers})
-    assert_same(found, expected, rtol=1e-6)
-
-
-def test_jit_with_static_options_changes_nothing():
+def test_jit_with_a_static_search_changes_nothing():
     model = random_model(31, num_sentences=3, num_tokens=6)
     cache = start_cache(range(3), beam_size=2, max_length=7)
-    options = {
-        "start_id": START,
-        "end_id": END,
-        "beam_size": 2,
-        "max_length": 7,
-        "length_penalty": 1.0,
-        "num_hypotheses": 2,
-        "pad_id": PAD,
-    }
+    search = make_search(beam_size=2, length_penalty=1.0, num_hypotheses=2)
     traces = []
 
-    def step(tokens, position, cache):
-        traces.append(position)
-        return model.step(tokens, position, cache)
+    def step(tokens, positions, ancestors, cache):
+        traces.append(positions)
+        return model.step(tokens, positions, ancestors, cache)
 
     jitted = jax.jit(
-        lambda cache, max_lengths, **options: beam_search(
-            step, cache, max_lengths=max_lengths, **options
+        lambda cache, search, max_lengths: beam_search(
+            step, cache, search, max_lengths=max_lengths, max_length=7
         ),
-        static_argnames=tuple(options),
+        static_argnames="search",
     )
     max_lengths = jnp.array([7, 5, 3])
-    found = jitted(cache, max_lengths, **options)
-    expected = beam_search(step, cache, max_lengths=max_lengths, **options)
+    found = jitted(cache, search, max_lengths)
+    expected = beam_search(step, cache, search, max_lengths=max_lengths, max_length=7)
     assert_same(found, expected, rtol=1e-6)
 
     num_traces = len(traces)
-    jitted(cache, jnp.array([2, 7, 1]), **options)  # other limits, the same program
+    jitted(cache, search, jnp.array([2, 7, 1]))  # other limits, the same program
     assert len(traces) == num_traces
 
 
@@ -580,8 +560,8 @@ def test_bfloat16_logits_are_summed_in_float32():
         np.asarray(jnp.asarray(model.logits, jnp.bfloat16).astype(jnp.float32))
     )
 
-    def step(tokens, position, cache):
-        logits, cache = rounded.step(tokens, position, cache)
+    def step(tokens, positions, ancestors, cache):
+        logits, cache = rounded.step(tokens, positions, ancestors, cache)
         return logits.astype(jnp.bfloat16), cache
 
     found = search(model, [0, 1], [7, 7], beam_size=3, step=step)
@@ -608,18 +588,18 @@ def test_length_penalty_is_the_one_of_gnmt():
         ({"num_hypotheses": 0}, "num_hypotheses is 0, expected 1 to beam_size = 3"),
         ({"length_penalty": -0.1}, "length_penalty is -0.1, expected a finite"),
         ({"length_penalty": float("nan")}, "length_penalty is nan, expected a finite"),
-        ({"cache": {"key": jnp.zeros((2, 7))}}, r"cache\['key'\] has shape \(2, 7\)"),
-        ({"cache": {"key": jnp.zeros(2)}}, r"expected \[batch = 2, beam = 3, ...\]"),
+        ({"coverage_penalty": 0.2}, "coverage_penalty needs attention"),
+        ({"coverage_penalty": -0.1}, "coverage_penalty is -0.1, expected a finite"),
     ],
 )
 def test_an_argument_out_of_range_is_refused(options, message):
-    arguments = {
-        "cache": {},
-        "start_id": 0,
-        "end_id": 4,
-        "beam_size": 3,
-        "max_lengths": jnp.array([2, 3]),
-        "max_length": 7,
-    }
+    values = {"start_id": 0, "end_id": 4, "beam_size": 3, "max_length": 7, **options}
+    max_length = values.pop("max_length")
     with pytest.raises(ValueError, match=message):
-        beam_search(chain_step(np.full((5, 5), 0.2)), **{**arguments, **options})
+        beam_search(
+            chain_step(np.full((5, 5), 0.2)),
+            {},
+            make_search(**values),
+            max_lengths=jnp.array([2, 3]),
+            max_length=max_length,
+        )

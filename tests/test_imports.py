@@ -17,6 +17,7 @@ LAYERS = [
     ("training.step", "training.progress"),
     ("training.program", "training.interruption"),
     ("checkpointing",),
+    ("trained_model", "inference"),
     ("translation",),
     ("evaluation", "visualization"),
     ("training.validation", "training.workdir", "benchmark"),

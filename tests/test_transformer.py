@@ -204,14 +204,16 @@ def test_cached_steps_give_the_logits_of_the_whole_target(norm, positions):
     )
 
     @jax.jit
-    def step(tokens, position, cache):
+    def step(tokens, positions, cache):
+        ancestors = jnp.broadcast_to(jnp.arange(BEAM)[None, :, None], (BATCH, BEAM, 11))
         return model.apply(
-            variables, tokens, position, cache, memory, method="decode_step"
+            variables, tokens, positions, ancestors, cache, memory, method="decode_step"
         )
 
     stepwise = []
     for position in range(TARGET):
-        logits, cache = step(target[:, :, position], jnp.int32(position), cache)
+        positions = jnp.full(BATCH, position)
+        logits, cache = step(target[:, :, position], positions, cache)
         stepwise.append(logits)
     for beam in range(BEAM):
         whole = model.apply(variables, source, target[:, beam], source_segments)

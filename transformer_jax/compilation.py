@@ -36,7 +36,7 @@ from transformer_jax.sharding import (
     replicated,
 )
 from transformer_jax.training.program import TrainingProgram
-from transformer_jax.translation import search_on, search_shape
+from transformer_jax.inference import Searcher
 
 # A jitted function, and the shapes and shardings of its arguments.
 _Call = tuple[Any, tuple[Any, ...]]
@@ -335,14 +335,14 @@ def compile_programs(
         model_flops=flops / mesh.size,
         least_sent_bytes=_least_sent_bytes(config, axes),
     )
-    rows, steps = search_shape(config.model, config.decoding, _SEARCH_LENGTH)
+    plan = _searcher(config, mesh).plan(config.decoding, _SEARCH_LENGTH)
     search = _report(
-        f"beam search, {rows * mesh.size} rows of {_SEARCH_LENGTH} tokens, "
-        f"{steps} steps, {where}",
+        f"beam search, {plan.rows * mesh.size} rows of {_SEARCH_LENGTH} tokens, "
+        f"{plan.max_length} steps, {where}",
         _beam_search(config, mesh),
         topology,
         axes,
-        unknown_trips=steps,
+        unknown_trips=plan.max_length,
     )
     return step, search
 
@@ -424,30 +424,20 @@ def _train_step(config: ExperimentConfig, mesh: Mesh) -> _Call:
     return program.step, (program.state, batch, _placed(key, replicated(mesh)))
 
 
-def _beam_search(config: ExperimentConfig, mesh: Mesh) -> _Call:
-    """The search as `transformer_jax.translation` runs it."""
+def _searcher(config: ExperimentConfig, mesh: Mesh) -> Searcher:
     model = Transformer(config.model.on_platform(platform_of(mesh)))
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     key = jax.eval_shape(lambda: jax.random.key(0))
     params = jax.eval_shape(model.init, key, tokens, tokens)["params"]
     params = jax.tree.map(lambda x: _placed(x, replicated(mesh)), params)
-    rows, steps = search_shape(config.model, config.decoding, _SEARCH_LENGTH)
-    limits = jax.ShapeDtypeStruct(
-        (rows * mesh.size,), jnp.int32, sharding=every_device(mesh)
-    )
-    source = jax.ShapeDtypeStruct(
-        (*limits.shape, _SEARCH_LENGTH), jnp.int32, sharding=limits.sharding
-    )
-    search = functools.partial(
-        search_on,
-        mesh,
-        model=model,
-        beam_size=config.decoding.beam_size,
-        alpha=config.decoding.length_penalty,
-        max_length=steps,
-    )
-    jitted = jax.jit(search, out_shardings=replicated(mesh))
-    return jitted, (params, source, limits)
+    return Searcher([model], [params], mesh)
+
+
+def _beam_search(config: ExperimentConfig, mesh: Mesh) -> _Call:
+    """The search as `transformer_jax.inference` runs it."""
+    searcher = _searcher(config, mesh)
+    plan = searcher.plan(config.decoding, _SEARCH_LENGTH)
+    return searcher.programs.advance, searcher.advance_arguments(plan)
 
 
 def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:

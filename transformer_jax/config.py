@@ -252,16 +252,75 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig:
-    """Beam search (Section 6.1)."""
+    """How translations are searched for: Section 6.1, and options beyond the paper.
 
-    beam_size: int = 4
-    length_penalty: float = 0.6  # alpha of ((5 + length) / 6)^alpha
-    max_extra_length: int = 50  # output tokens beyond the length of the input
-    batch_tokens: int = 4096  # source positions translated at once
+    What each does is told by `transformer_jax.decoding.beam_search.Search`.
+    """
+
+    beam_size: int = 4  # 1 = greedy
+    n_best: int = 1  # hypotheses of each sentence; of a beam, at most beam_size
+    length_penalty: float = 0.6  # alpha; 0 = none
+    # ((5 + length) / 6)^alpha, as the paper, or length^alpha
+    length_penalty_form: Literal["gnmt", "length"] = "gnmt"
+    coverage_penalty: float = 0.0  # beta of Wu et al. 2016; 0 = none
+    early_stopping: bool = True  # as soon as nothing better can come; no loss
+    min_length: int = 0  # output tokens before the end token is allowed
+    # The output has at most factor * input + extra tokens, end tokens counted, and at
+    # most max_length (0 = no further limit).
+    max_length: int = 0
+    max_length_factor: float = 1.0
+    max_extra_length: int = 50
+    no_repeat_ngram_size: int = 0  # no so many tokens in a row occur twice; 0 = off
+    sampling: bool = False  # draw n_best outputs at random instead of a beam search
+    sampling_topk: int = 0  # from so many most probable tokens; 0 = all
+    sampling_topp: float = 1.0  # from the most probable ones that sum to this; 1 = all
+    sampling_temperature: float = 1.0
+    batch_tokens: int = 0  # source positions of a device at once; 0 = by the device
 
     def __post_init__(self) -> None:
-        _require_positive(self, "beam_size", "batch_tokens")
-        _require_not_negative(self, "length_penalty", "max_extra_length")
+        _require_positive(self, "beam_size", "n_best")
+        _require_not_negative(self, "length_penalty", "coverage_penalty")
+        _require_not_negative(self, "min_length", "max_length", "max_length_factor")
+        _require_not_negative(self, "max_extra_length", "no_repeat_ngram_size")
+        _require_not_negative(self, "sampling_topk", "batch_tokens")
+        _require_positive(self, "sampling_topp", "sampling_temperature")
+        if self.sampling_topp > 1:
+            raise UserError(
+                f"decoding.sampling_topp is {self.sampling_topp}, expected at most 1"
+            )
+        if self.max_length and self.min_length >= self.max_length:
+            raise UserError(
+                f"decoding.min_length is {self.min_length}, expected less than "
+                f"decoding.max_length {self.max_length}, which counts the end token too"
+            )
+        if not self.sampling:
+            self._require_beam()
+        elif self.coverage_penalty:
+            raise UserError(
+                f"decoding.coverage_penalty is {self.coverage_penalty} with "
+                "decoding.sampling, which does not search: drop one of them"
+            )
+
+    def greedy(self) -> "DecodingConfig":
+        """The same limits with the cheapest search."""
+        names = ("sampling", "sampling_topk", "sampling_topp", "sampling_temperature")
+        defaults = {name: getattr(DecodingConfig, name) for name in names}
+        return dataclasses.replace(
+            self, beam_size=1, n_best=1, coverage_penalty=0.0, **defaults
+        )
+
+    def _require_beam(self) -> None:
+        if self.n_best > self.beam_size:
+            raise UserError(
+                f"decoding.n_best is {self.n_best}, expected at most "
+                f"decoding.beam_size {self.beam_size}: lower it or widen the beam"
+            )
+        for name in ("sampling_topk", "sampling_topp", "sampling_temperature"):
+            if getattr(self, name) != getattr(DecodingConfig, name):
+                raise UserError(
+                    f"decoding.{name} is {getattr(self, name)} without "
+                    "decoding.sampling: set that too, or drop this"
+                )
 
 
 @dataclasses.dataclass(frozen=True)

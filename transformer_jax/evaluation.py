@@ -26,7 +26,8 @@ from transformer_jax.sharding import (
 )
 from transformer_jax.training.program import chunking_on
 from transformer_jax.training.step import evaluation_step
-from transformer_jax.translation import Translator, Vocabularies
+from transformer_jax.trained_model import Vocabularies
+from transformer_jax.translation import Translator
 
 _NUM_ROWS = 16  # of a device's share of a batch
 
@@ -130,10 +131,11 @@ def evaluate(
     )
     encoded = encode_pairs(pairs, translator.vocabularies)
     examples, _ = keep_trainable(encoded, config.model.max_length)
+    searcher = translator.searcher
     evaluator = LossEvaluator(
-        translator.model,
+        searcher.models[0],
         examples,
         label_smoothing=config.training.label_smoothing,
-        mesh=translator.mesh,
+        mesh=searcher.mesh,
     )
-    return scores, evaluator(translator.params), hypotheses
+    return scores, evaluator(searcher.params[0]), hypotheses

@@ -1,29 +1,38 @@
-"""Beam search as one `lax.while_loop`: the decoding of Sec. 6.1 of the paper.
+"""Beam search as one `lax.while_loop`: the decoding of Sec. 6.1 of the paper, and more.
 
 The search knows no model, only a `step` that turns the last token of each hypothesis
 into logits for the next one. It works in two layers:
 
-* `beam_search` runs `step` on all sentences at once and loops until each is done;
+* `advance` runs `step` on all sentences at once and loops until enough are done;
 * every decision is taken by functions of *one* sentence, mapped over the batch with
   `jax.vmap`. So a sentence's hypotheses cannot depend on its neighbours.
+
+Each sentence stands at its own position, so that a new one can take the place of one
+that is done while the others go on: `start`, `replace` and `advance` are for those who
+keep a batch full; `beam_search` is all of them for one batch.
 
 Two sets of `beam_size` hypotheses are kept for each sentence: the *alive*, all of the
 same length and still growing, and the *finished*, which ended with `end_id`. A slot
 whose log-probability is minus infinity is empty.
 """
 
+import dataclasses
+import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from transformer_jax.decoding.constraints import allowed_logits
+from transformer_jax.decoding.sampling import truncated
+from transformer_jax.decoding.vocabulary import logsumexp, top_k
 
 Step = Callable[
-    [Int[Array, "batch beam"], Int[Array, ""], PyTree],
+    [Int[Array, "batch beam"], Int[Array, " batch"], Int[Array, "batch beam T"], Any],
     tuple[Float[Array, "batch beam vocab"], PyTree],
 ]
 
@@ -37,67 +46,175 @@ class Hypotheses(NamedTuple):
     tokens: Array  # int32 [batch, beam, max_length]: end_id included, then pad_id
     lengths: Array  # int32 [batch, beam]: number of tokens, end_id included
     log_probs: Array  # float32 [batch, beam]: sum of the tokens' log-probabilities
-    scores: Array  # float32 [batch, beam]: log_probs / length_penalty(lengths)
+    scores: Array  # float32 [batch, beam]: what they are ranked by, see `Search`
     is_finished: Array  # bool [batch, beam]: ended by end_id, not by the limit
 
 
-@struct.dataclass
-class _Sentence:
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How to search: everything that is compiled into a program.
+
+    Finished hypotheses are ranked by
+
+        log_prob / penalty(length) + coverage_penalty * coverage
+
+    with the penalty of `length_penalty` and the coverage of Wu et al. 2016, equation
+    14: the sum over source tokens of log min(attention the token got in all, 1), which
+    is 0 where each got its share and negative otherwise.
+
+    Attributes:
+      end_id: The token that finishes a hypothesis.
+      beam_size: Number of alive hypotheses, from 1 to the vocabulary's size.
+      num_hypotheses: How many of the best must be exact, from 1 to `beam_size`. A
+        sentence that stops early may leave later slots empty or not the best.
+      length_penalty: Alpha, at least 0.
+      length_penalty_form: "gnmt" or "length", see the function `length_penalty`.
+      early_stopping: Stop a sentence when nothing better can come (see `beam_search`);
+        otherwise only at its limit, or where nothing is alive.
+      coverage_penalty: Strength of the coverage, at least 0.
+      no_repeat_ngram_size: No n-gram of so many tokens occurs twice in a hypothesis;
+        0 = off. What is forbidden keeps its probability: the others' do not rise.
+      sampling: Draw each hypothesis at random instead, see `beam_search`.
+      sampling_topk: Draw from so many of the most probable tokens; 0 = from all.
+      sampling_topp: Draw from the fewest most probable tokens whose probabilities sum
+        to at least this (Holtzman et al. 2020); 1 = from all.
+      sampling_temperature: Logits are divided by it before drawing.
+      start_id: The token fed first; not part of a hypothesis.
+      pad_id: Fills the tokens axis after a hypothesis.
+
+    Raises:
+      ValueError: A value is out of its range.
+    """
+
+    end_id: int
+    beam_size: int
+    num_hypotheses: int = 1
+    length_penalty: float = 0.6
+    length_penalty_form: Literal["gnmt", "length"] = "gnmt"
+    early_stopping: bool = True
+    coverage_penalty: float = 0.0
+    no_repeat_ngram_size: int = 0
+    sampling: bool = False
+    sampling_topk: int = 0
+    sampling_topp: float = 1.0
+    sampling_temperature: float = 1.0
+    start_id: int = 1
+    pad_id: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beam_size < 1:
+            raise ValueError(
+                f"beam_size is {self.beam_size}, expected at least 1 (greedy)."
+            )
+        if not 1 <= self.num_hypotheses <= self.beam_size:
+            raise ValueError(
+                f"num_hypotheses is {self.num_hypotheses}, expected 1 to beam_size = "
+                f"{self.beam_size}: ask for fewer, or widen the beam."
+            )
+        for name in ("length_penalty", "coverage_penalty"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, expected a finite number of at "
+                    f"least 0: use 0 for no penalty."
+                )
+
+    def penalty(self, length: Int[Array, "*axes"] | int) -> Float[Array, "*axes"]:
+        """What a log-probability is divided by; see `length_penalty`."""
+        return length_penalty(
+            length, self.length_penalty, form=self.length_penalty_form
+        )
+
+
+class Request(NamedTuple):
+    """What is asked for each sentence; every leaf has a leading batch axis."""
+
+    max_lengths: Array  # int32 [batch]: limit in tokens, end_id included; 0 = no row
+    min_lengths: Array  # int32 [batch]: tokens before end_id is allowed
+    prefixes: Array  # int32 [batch, prefix]: what each hypothesis begins with; then -1
+    seeds: Array  # uint32 [batch, 2]: key data of `jax.random`, for sampling
+
+    @classmethod
+    def of(
+        cls,
+        max_lengths: Int[Array, " batch"],
+        min_lengths: Int[Array, " batch"] | None = None,
+        prefixes: Int[Array, "batch prefix"] | None = None,
+        seeds: Int[Array, "batch 2"] | None = None,
+    ) -> "Request":
+        """The request with what is left out: no minimum, no prefix, seed 0."""
+        (batch,) = max_lengths.shape
+        if min_lengths is None:
+            min_lengths = jnp.zeros(batch, jnp.int32)
+        if prefixes is None:
+            prefixes = jnp.full((batch, 0), -1, jnp.int32)
+        if seeds is None:
+            seeds = jnp.zeros((batch, 2), jnp.uint32)
+        return cls(max_lengths, min_lengths, prefixes, seeds)
+
+
+class Sentence(NamedTuple):
     """The search of one sentence; in the loop, each leaf has a leading batch axis."""
 
-    max_length: Array  # int32 []: the sentence's own limit, in tokens with end_id
+    request: Request  # its own row of each leaf
     length: Array  # int32 []: number of tokens in each alive hypothesis
     last_tokens: Array  # int32 [beam]: what each alive hypothesis feeds to the step
     alive_tokens: Array  # int32 [beam, max_length]: pad_id from `length` on
-    alive_log_probs: Array  # float32 [beam]: falling; -inf where the slot is empty
+    alive_log_probs: Array  # float32 [beam]: -inf where the slot is empty
+    ancestors: Array  # int32 [beam, max_length]: see `beam_search`
+    coverage: Array  # float32 [beam, source]: attention so far; source 0 if not needed
     finished: Hypotheses  # leaves [beam, ...]: best first, empty slots last
 
 
-@struct.dataclass
-class _SearchState:
+class SearchState(NamedTuple):
     """What the loop carries."""
 
-    position: Array  # int32 []: position of the tokens fed next; start_id is at 0
-    sentences: _Sentence  # leaves [batch, ...]
-    cache: PyTree  # leaves [batch, beam, ...]: row for row with the alive hypotheses
+    sentences: Sentence  # leaves [batch, ...]
+    cache: PyTree  # leaves [batch, ...]
 
 
 def length_penalty(
-    length: Int[Array, "*axes"] | int, alpha: float
+    length: Int[Array, "*axes"] | int,
+    alpha: float,
+    *,
+    form: Literal["gnmt", "length"] = "gnmt",
 ) -> Float[Array, "*axes"]:
     """Returns what a log-probability is divided by to compare different lengths.
 
-    `((5 + length) / 6) ** alpha`, from Wu et al. 2016 (GNMT, arXiv:1609.08144),
-    equation 14. The paper uses alpha = 0.6 (Sec. 6.1).
+    "gnmt" is `((5 + length) / 6) ** alpha`, from Wu et al. 2016 (GNMT,
+    arXiv:1609.08144), equation 14; the paper uses alpha = 0.6 (Sec. 6.1). "length" is
+    `length ** alpha`; with alpha = 1, the mean log-probability of a token.
 
     Args:
       length: Number of tokens, `end_id` included.
       alpha: Strength; 0 ranks by log-probability, larger values favour longer ones.
+      form: "gnmt" or "length".
 
     Returns:
-      The penalty in float32; 1 for a single token.
+      The penalty in float32; 1 for a single token. That of length 0 is that of 1.
 
     Example:
-      >>> float(length_penalty(7, alpha=1.0))
-      2.0
+      >>> float(length_penalty(7, alpha=1.0)), float(length_penalty(7, 1.0, form="length"))
+      (2.0, 7.0)
     """
-    return ((5.0 + jnp.asarray(length)) / 6.0) ** alpha
+    length = jnp.maximum(jnp.asarray(length, jnp.float32), 1.0)
+    base = (5.0 + length) / 6.0 if form == "gnmt" else length
+    return base**alpha
 
 
 def beam_search(
     step: Step,
     cache: PyTree,
+    search: Search,
     *,
-    start_id: int,
-    end_id: int,
-    beam_size: int,
     max_lengths: Int[Array, " batch"],
     max_length: int,
-    length_penalty: float = 0.6,
-    num_hypotheses: int = 1,
-    pad_id: int = 0,
+    min_lengths: Int[Array, " batch"] | None = None,
+    prefixes: Int[Array, "batch prefix"] | None = None,
+    seeds: Int[Array, "batch 2"] | None = None,
+    suppressed: Int[Array, "sequences length"] | None = None,
+    attention: Callable[[PyTree], Float[Array, "batch beam source"]] | None = None,
 ) -> Hypotheses:
-    """Returns the hypotheses of highest `log_prob / length_penalty`, best first.
+    """Returns the hypotheses of highest score, best first.
 
     **Growing.** At each step the `2 * beam_size` most probable continuations of the
     alive hypotheses are taken. At most one continuation of each hypothesis is
@@ -114,280 +231,368 @@ def beam_search(
     finished one, whatever their score.
 
     **Early stop.** A sentence also stops once `num_hypotheses` finished ones score at
-    least `best alive log_prob / length_penalty(max_lengths)`. Nothing is lost: let p be
-    the log-probability of a hypothesis that would finish later, n its length, a the
-    best alive log-probability now and L the limit. A log-probability only falls as
-    tokens are added, so p <= a <= 0; as n <= L and `length_penalty` >= 0, the penalty
-    at n is at most that at L. Hence p / penalty(n) <= p / penalty(L) <= a / penalty(L).
-    A done sentence no longer changes, though `step` is still called on its rows.
+    least `best alive log_prob / penalty(max_lengths)`. Nothing is lost: let p be the
+    log-probability of a hypothesis that would finish later, n its length, a the best
+    alive log-probability now and L the limit. A log-probability only falls as tokens
+    are added, so p <= a <= 0; as n <= L and the penalty rises with the length, that at
+    n is at most that at L. Hence p / penalty(n) <= p / penalty(L) <= a / penalty(L),
+    and coverage, never above 0, can only lower its score. A done sentence no longer
+    changes, though `step` is still called on its rows.
 
-    **Devices.** With a batch sharded over devices, `lax.top_k` makes XLA gather the
-    logits of the whole batch on each of them. `jax.shard_map(..., check_vma=False)`
-    over the batch axis avoids it: each device searches, and stops, on its own.
+    **Sampling.** With `search.sampling` the beam is `beam_size` independent draws: each
+    hypothesis takes at each step a token drawn from what the model, the temperature,
+    top-k and top-p leave, by a random number that is a function of the sentence's seed,
+    the slot and the position. They are ranked by score, and their log-probabilities are
+    the model's own.
+
+    **Ancestors.** The cache of a hypothesis stays where it was written: hypotheses
+    change slots, caches do not. `ancestors[b, n, t]` is the slot whose token at position
+    t belongs to the past of the hypothesis that is now in slot n, for t up to its
+    position; what it is beyond means nothing.
 
     Args:
-      step: `(tokens, position, cache) -> (logits, cache)`: feeds the token at
-        `position` of each hypothesis (`start_id` at position 0) and returns the logits
-        of the token after it, in any float dtype. A logit of -inf forbids a token.
-      cache: What `step` carries from token to token. Every leaf is
-        [batch, beam, ...] and follows its hypothesis when the beam is reordered. What
-        all hypotheses of a sentence share, such as the encoder's output, is better
-        closed over by `step`: it need not be gathered at each token.
-      start_id: The token fed first; not part of a hypothesis.
-      end_id: The token that finishes a hypothesis.
-      beam_size: Number of alive hypotheses, from 1 to the vocabulary's size.
+      step: `(tokens, positions, ancestors, cache) -> (logits, cache)`: feeds a token of
+        each hypothesis (`start_id` at position 0) and returns the logits of the token
+        after it, in any float dtype. A logit of -inf forbids a token.
+      cache: What `step` carries from token to token; leaves [batch, ...].
+      search: How.
       max_lengths: Each sentence's limit in tokens, `end_id` included; cut to
         [0, max_length]. A row with limit 0 adds no step and has one empty, unfinished
         hypothesis.
-      max_length: Length of the tokens axis, and the most steps the loop can take.
-      length_penalty: Alpha of `length_penalty`, at least 0.
-      num_hypotheses: How many of the best must be exact, from 1 to `beam_size`. A
-        sentence that stops early may leave later slots empty or not the best.
-      pad_id: Fills the tokens axis after a hypothesis.
+      max_length: Length of the tokens axis.
+      min_lengths: Tokens of a hypothesis before `end_id` is allowed; 0 by default.
+      prefixes: What each hypothesis must begin with, then -1. Its tokens count as any
+        other: in the log-probability and in the length.
+      seeds: Of the sentences, for sampling: key data as of `jax.random.key_data`.
+      suppressed: Sequences that no hypothesis may contain, each padded with -1 at its
+        front.
+      attention: Of the cache that `step` returned: how much each hypothesis attended to
+        each source token, 1 where there is nothing to attend to. Needed for a coverage
+        penalty.
 
     Returns:
       `beam_size` hypotheses for each sentence, in order: finished ones, unfinished
-      ones, empty slots.
+      ones, empty slots. Where everything was forbidden, all slots are empty.
 
     Raises:
-      ValueError: An argument is out of its range, or a cache leaf is not
-        [batch, beam, ...].
+      ValueError: An argument is out of its range.
 
     Example:
       A model without memory: token 1 has probability 1/4, the end, 2, has 3/4::
 
         logits = jnp.log(jnp.array([0.0, 1.0, 3.0]))
 
-        def step(tokens, position, cache):
+        def step(tokens, positions, ancestors, cache):
             return jnp.broadcast_to(logits, (*tokens.shape, 3)), cache
 
         found = beam_search(
-            step, {}, start_id=0, end_id=2, beam_size=2, num_hypotheses=2,
+            step, {}, Search(end_id=2, beam_size=2, num_hypotheses=2),
             max_lengths=jnp.array([5]), max_length=5)
         found.tokens[0]                # [[2, 0, 0, 0, 0], [1, 2, 0, 0, 0]]
         jnp.exp(found.log_probs[0])    # [3/4, 3/16]
     """
-    (batch,) = max_lengths.shape
-    _check_arguments(
-        cache, batch, beam_size, max_length, num_hypotheses, alpha=length_penalty
+    if max_length < 1:
+        raise ValueError(f"max_length is {max_length}, expected at least 1 token.")
+    if search.coverage_penalty and attention is None:
+        raise ValueError("coverage_penalty needs attention, which was not given.")
+    num_covered = 0
+    if search.coverage_penalty and attention is not None:
+        num_covered = jax.eval_shape(attention, cache).shape[-1]
+    request = Request.of(max_lengths, min_lengths, prefixes, seeds)
+    state = SearchState(
+        start(search, request, max_length=max_length, num_covered=num_covered), cache
     )
-    is_done = partial(_is_done, alpha=length_penalty, num_hypotheses=num_hypotheses)
-
-    def is_any_sentence_growing(state: _SearchState) -> Array:
-        return ~jnp.all(jax.vmap(is_done)(state.sentences))
-
-    def grow_sentence(
-        sentence: _Sentence, logits: Array, cache: PyTree
-    ) -> tuple[_Sentence, PyTree]:
-        grown, parents = _grow(sentence, logits, end_id=end_id, alpha=length_penalty)
-        kept = jax.tree.map(partial(jnp.where, is_done(sentence)), sentence, grown)
-        return kept, jax.tree.map(lambda leaf: leaf[parents], cache)
-
-    def grow_all(state: _SearchState) -> _SearchState:
-        logits, cache = step(state.sentences.last_tokens, state.position, state.cache)
-        _check_vocabulary(logits.shape[-1], beam_size=beam_size, end_id=end_id)
-        sentences, cache = jax.vmap(grow_sentence)(state.sentences, logits, cache)
-        return _SearchState(state.position + 1, sentences, cache)
-
-    start = partial(
-        _start,
-        start_id=start_id,
-        pad_id=pad_id,
-        beam_size=beam_size,
-        capacity=max_length,
-    )
-    state = _SearchState(
-        position=jnp.int32(0),
-        sentences=jax.vmap(start)(jnp.clip(max_lengths, 0, max_length)),
-        cache=cache,
-    )
-    state = lax.while_loop(is_any_sentence_growing, grow_all, state)
-    return jax.vmap(partial(_conclude, alpha=length_penalty))(state.sentences)
+    state = advance(step, state, search, suppressed=suppressed, attention=attention)
+    return conclude(search, state)
 
 
-def _start(
-    max_length: Int[Array, ""],
+def start(
+    search: Search, request: Request, *, max_length: int, num_covered: int = 0
+) -> Sentence:
+    """The sentences before their first token; arguments as in `beam_search`."""
+
+    def one(request: Request) -> Sentence:
+        beam_size = search.beam_size
+        no_tokens = jnp.full((beam_size, max_length), search.pad_id, jnp.int32)
+        empty = jnp.full(beam_size, -jnp.inf, jnp.float32)
+        # A beam begins with one hypothesis, the empty one; samples are all drawn.
+        alive = jnp.zeros_like(empty) if search.sampling else empty.at[0].set(0.0)
+        limit = jnp.clip(request.max_lengths, 0, max_length).astype(jnp.int32)
+        return Sentence(
+            request=request._replace(max_lengths=limit),
+            length=jnp.int32(0),
+            last_tokens=jnp.full(beam_size, search.start_id, jnp.int32),
+            alive_tokens=no_tokens,
+            alive_log_probs=alive,
+            ancestors=jnp.zeros_like(no_tokens),
+            coverage=jnp.zeros((beam_size, num_covered), jnp.float32),
+            finished=Hypotheses(
+                tokens=no_tokens,
+                lengths=jnp.zeros(beam_size, jnp.int32),
+                log_probs=empty,
+                scores=empty,
+                is_finished=jnp.zeros(beam_size, bool),
+            ),
+        )
+
+    return jax.vmap(one)(request)
+
+
+def is_done(search: Search, state: SearchState) -> Bool[Array, " batch"]:
+    """Which sentences are at their limit or can find nothing better."""
+    return jax.vmap(partial(_is_done, search))(state.sentences)
+
+
+def advance(
+    step: Step,
+    state: SearchState,
+    search: Search,
     *,
-    start_id: int,
-    pad_id: int,
-    beam_size: int,
-    capacity: int,
-) -> _Sentence:
-    """The state before the first token: one alive hypothesis, the empty one."""
-    no_tokens = jnp.full((beam_size, capacity), pad_id, jnp.int32)
-    empty = jnp.full(beam_size, -jnp.inf, jnp.float32)
-    return _Sentence(
-        max_length=max_length.astype(jnp.int32),
-        length=jnp.int32(0),
-        last_tokens=jnp.full(beam_size, start_id, jnp.int32),
-        alive_tokens=no_tokens,
-        alive_log_probs=empty.at[0].set(0.0),
-        finished=Hypotheses(
-            tokens=no_tokens,
-            lengths=jnp.zeros(beam_size, jnp.int32),
-            log_probs=empty,
-            scores=empty,
-            is_finished=jnp.zeros(beam_size, bool),
+    num_done: Int[Array, ""] | int | None = None,
+    suppressed: Int[Array, "sequences length"] | None = None,
+    attention: Callable[[PyTree], Float[Array, "batch beam source"]] | None = None,
+) -> SearchState:
+    """The state when at least `num_done` sentences are done, by default all.
+
+    The other arguments are as in `beam_search`.
+    """
+    (batch,) = state.sentences.length.shape
+    num_done = batch if num_done is None else num_done
+
+    def goes_on(state: SearchState) -> Array:
+        return jnp.sum(is_done(search, state)) < num_done
+
+    def grow_all(state: SearchState) -> SearchState:
+        sentences, is_over = state.sentences, is_done(search, state)
+        # A done sentence is at 0: it must not keep the others' step reading far.
+        positions = jnp.where(is_over, 0, sentences.length)
+        sentences = jax.vmap(_with_own_slots)(sentences)
+        logits, cache = step(
+            sentences.last_tokens, positions, sentences.ancestors, state.cache
+        )
+        _check_vocabulary(logits.shape[-1], search)
+        if search.coverage_penalty and attention is not None:
+            covered = sentences.coverage + attention(cache)
+            sentences = sentences._replace(coverage=covered)
+        tokens = _continuations(search, sentences, logits, suppressed)
+        grown = jax.vmap(partial(_grow, search))(sentences, tokens)
+        kept = jax.vmap(
+            lambda is_over, *pair: jax.tree.map(partial(_choose, is_over), *pair)
+        )(is_over, sentences, grown)
+        return SearchState(kept, cache)
+
+    return lax.while_loop(goes_on, grow_all, state)
+
+
+def _choose(is_over: Array, old: Array, new: Array) -> Array:
+    return old if old is new else jnp.where(is_over, old, new)
+
+
+def _with_own_slots(sentence: Sentence) -> Sentence:
+    """The token about to be fed is written to the hypothesis's own slot."""
+    beam_size, max_length = sentence.ancestors.shape
+    is_here = jnp.arange(max_length) == sentence.length
+    slots = jnp.arange(beam_size, dtype=jnp.int32)[:, None]
+    ancestors = jnp.where(is_here[None], slots, sentence.ancestors)
+    return sentence._replace(ancestors=ancestors)
+
+
+def _is_done(search: Search, sentence: Sentence) -> Bool[Array, ""]:
+    """Whether a sentence is at its limit or can find nothing better (see above)."""
+    is_at_limit = sentence.length >= sentence.request.max_lengths
+    best = jnp.max(sentence.alive_log_probs)
+    if search.sampling or not search.early_stopping:
+        return is_at_limit | (best == -jnp.inf)
+    # With no alive hypothesis left, the bound is -inf: nothing more can finish.
+    bound = best / search.penalty(sentence.request.max_lengths)
+    return is_at_limit | (sentence.finished.scores[search.num_hypotheses - 1] >= bound)
+
+
+class _Continuations(NamedTuple):
+    """Tokens that hypotheses may go on with; leaves have leading axes."""
+
+    log_probs: Array  # float32 [candidates]: of the whole hypothesis
+    parents: Array  # int32 [candidates]: slots of the hypotheses they continue
+    tokens: Array  # int32 [candidates]
+
+
+def _continuations(
+    search: Search,
+    sentences: Sentence,
+    logits: Float[Array, "batch beam vocab"],
+    suppressed: Int[Array, "sequences length"] | None,
+) -> _Continuations:
+    """Of each sentence, the most probable ones, best first, or random ones.
+
+    Of a beam, first the best tokens of each hypothesis, then the best of those, because
+    the best of all are among the best of their hypothesis. Only they need a
+    log-probability, so the logits are never copied into log-probabilities of the whole
+    vocabulary.
+    """
+    batch, beam_size, vocab_size = logits.shape
+    logits = logits.astype(jnp.float32)
+    log_normaliser = logsumexp(logits.reshape(-1, vocab_size)).reshape(batch, -1)
+    request = sentences.request
+    if (
+        search.no_repeat_ngram_size
+        or suppressed is not None
+        or request.prefixes.shape[1]
+    ):
+        allow = partial(
+            allowed_logits,
+            no_repeat_ngram_size=search.no_repeat_ngram_size,
+            suppressed=suppressed,
+        )
+        logits = jax.vmap(allow)(
+            logits, sentences.alive_tokens, sentences.length, request.prefixes
+        )
+    may_end = sentences.length >= request.min_lengths
+    if search.sampling:
+        draw = partial(_drawn, search)
+        return jax.vmap(draw)(sentences, logits, log_normaliser, may_end)
+    num_candidates = 2 * beam_size if beam_size > 1 else 1  # one: argmax decoding
+    # One more than needed: the end may have to be left out.
+    tokens_per_beam = min(num_candidates + 1, vocab_size)
+    top_logits, tokens = top_k(logits.reshape(-1, vocab_size), tokens_per_beam)
+    top_logits = top_logits.reshape(batch, beam_size, -1)
+    tokens = tokens.reshape(batch, beam_size, -1)
+    is_out = (tokens == search.end_id) & ~may_end[:, None, None]
+    top_logits = jnp.where(is_out, -jnp.inf, top_logits)
+    log_probs = top_logits + (sentences.alive_log_probs - log_normaliser)[..., None]
+    num_candidates = min(num_candidates, beam_size * tokens_per_beam)
+    log_probs, best = lax.top_k(log_probs.reshape(batch, -1), num_candidates)
+    return _Continuations(
+        log_probs,
+        best // tokens_per_beam,
+        jnp.take_along_axis(tokens.reshape(batch, -1), best, axis=1, mode="clip"),
+    )
+
+
+def _drawn(
+    search: Search,
+    sentence: Sentence,
+    logits: Float[Array, "beam vocab"],
+    log_normaliser: Float[Array, " beam"],
+    may_end: Bool[Array, ""],
+) -> _Continuations:
+    """One token for each hypothesis, at random."""
+    slots = jnp.arange(search.beam_size)
+    end = jnp.where(may_end, logits[:, search.end_id], -jnp.inf)
+    logits = logits.at[:, search.end_id].set(end)
+    key = jax.random.wrap_key_data(sentence.request.seeds)
+    key = jax.random.fold_in(key, sentence.length)
+    tokens = jax.random.categorical(
+        key,
+        truncated(
+            logits / search.sampling_temperature,
+            num_tokens=search.sampling_topk,
+            probability=search.sampling_topp,
         ),
     )
-
-
-def _is_done(
-    sentence: _Sentence, *, alpha: float, num_hypotheses: int
-) -> Array:  # bool []
-    """Whether a sentence is at its limit or can find nothing better (see above)."""
-    is_at_limit = sentence.length >= sentence.max_length
-    # With no alive hypothesis left, the bound is -inf: nothing more can finish.
-    bound = sentence.alive_log_probs[0] / length_penalty(sentence.max_length, alpha)
-    return is_at_limit | (sentence.finished.scores[num_hypotheses - 1] >= bound)
+    log_probs = sentence.alive_log_probs + logits[slots, tokens] - log_normaliser
+    return _Continuations(log_probs, slots, tokens)
 
 
 def _grow(
-    sentence: _Sentence,
-    logits: Float[Array, "beam vocab"],
-    *,
-    end_id: int,
-    alpha: float,
-) -> tuple[_Sentence, Int[Array, " beam"]]:
-    """One more token: the new state, and the beam each alive hypothesis came from."""
-    (beam_size,) = sentence.last_tokens.shape
-    log_probs, parents, last_tokens = _best_continuations(
-        logits, sentence.alive_log_probs
-    )
+    search: Search, sentence: Sentence, continuations: _Continuations
+) -> Sentence:
+    """The sentence with one more token."""
+    log_probs, parents, last_tokens = continuations
     tokens = sentence.alive_tokens[parents].at[:, sentence.length].set(last_tokens)
     length = sentence.length + 1
-    is_end = last_tokens == end_id
+    is_end = last_tokens == search.end_id
+    coverage = sentence.coverage[parents]
 
-    alive_log_probs, alive = lax.top_k(
-        jnp.where(is_end, -jnp.inf, log_probs), beam_size
-    )
+    alive_log_probs = jnp.where(is_end, -jnp.inf, log_probs)
+    if search.sampling:
+        alive = jnp.arange(search.beam_size)  # each stays in its slot
+    else:
+        alive_log_probs, alive = lax.top_k(alive_log_probs, search.beam_size)
     ended = _hypotheses_of_one_length(
-        tokens, length, jnp.where(is_end, log_probs, -jnp.inf), is_end, alpha=alpha
+        search,
+        tokens,
+        length,
+        jnp.where(is_end, log_probs, -jnp.inf),
+        is_end,
+        coverage,
     )
     # The empty slots of `finished` come before the -inf of `ended`, and win the ties:
     # what is not an ended hypothesis never enters.
     pool = jax.tree.map(lambda *x: jnp.concatenate(x), sentence.finished, ended)
-    _, best = lax.top_k(pool.scores, beam_size)
-
-    grown = _Sentence(
-        max_length=sentence.max_length,
+    _, best = lax.top_k(pool.scores, search.beam_size)
+    return sentence._replace(
         length=length,
         last_tokens=last_tokens[alive],
         alive_tokens=tokens[alive],
         alive_log_probs=alive_log_probs,
+        ancestors=sentence.ancestors[parents[alive]],
+        coverage=coverage[alive],
         finished=jax.tree.map(lambda leaf: leaf[best], pool),
     )
-    return grown, parents[alive]
 
 
-def _best_continuations(
-    logits: Float[Array, "beam vocab"], alive_log_probs: Float[Array, " beam"]
-) -> tuple[
-    Float[Array, " candidates"], Int[Array, " candidates"], Int[Array, " candidates"]
-]:
-    """The most probable (log-probability, beam, token), best first.
-
-    First the best tokens of each beam, then the best of those, because the best of all
-    are among the best of their beam. Only they need a log-probability, so the logits
-    are never copied into log-probabilities of the whole vocabulary.
-    """
-    beam_size, vocab_size = logits.shape
-    num_candidates = 2 * beam_size if beam_size > 1 else 1  # one: argmax decoding
-    tokens_per_beam = min(num_candidates, vocab_size)
-    num_candidates = min(num_candidates, beam_size * tokens_per_beam)
-
-    # Before top_k: XLA has a fast one on CPU for float32, while bfloat16 is sorted.
-    logits = logits.astype(jnp.float32)
-    top_logits, tokens = lax.top_k(logits, tokens_per_beam)  # [beam, tokens_per_beam]
-    token_log_probs = top_logits - jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    log_probs = alive_log_probs[:, None] + token_log_probs
-    log_probs, best = lax.top_k(log_probs.reshape(-1), num_candidates)
-    return log_probs, best // tokens_per_beam, tokens.reshape(-1)[best]
-
-
-def _conclude(sentence: _Sentence, *, alpha: float) -> Hypotheses:
+def conclude(search: Search, state: SearchState) -> Hypotheses:
     """The finished hypotheses; at the limit, the alive ones in the slots left empty.
 
     With a beam of 4, two finished f and three alive a (- is an empty slot):
     `f0 f1 - -` and `a0 a1 a2 -` become `f0 f1 a0 a1`.
     """
-    (beam_size,) = sentence.last_tokens.shape
+    return jax.vmap(partial(_conclude, search))(state.sentences)
+
+
+def _conclude(search: Search, sentence: Sentence) -> Hypotheses:
+    slots = jnp.arange(search.beam_size)
     cut_off = _hypotheses_of_one_length(
+        search,
         sentence.alive_tokens,
         sentence.length,
         sentence.alive_log_probs,
-        jnp.zeros(beam_size, bool),
-        alpha=alpha,
+        jnp.zeros(search.beam_size, bool),
+        sentence.coverage,
     )
-    is_at_limit = sentence.length >= sentence.max_length
+    _, order = lax.top_k(cut_off.scores, search.beam_size)
+    cut_off = jax.tree.map(lambda leaf: leaf[order], cut_off)
+    is_at_limit = sentence.length >= sentence.request.max_lengths
     num_finished = jnp.sum(sentence.finished.is_finished)
     num_cut_off = jnp.sum(is_at_limit & (sentence.alive_log_probs > -jnp.inf))
 
-    slots = jnp.arange(beam_size)
     takes_cut_off = (slots >= num_finished) & (slots < num_finished + num_cut_off)
-    source = jnp.where(takes_cut_off, beam_size + slots - num_finished, slots)
+    source = jnp.where(takes_cut_off, search.beam_size + slots - num_finished, slots)
     return jax.tree.map(
         lambda *x: jnp.concatenate(x)[source], sentence.finished, cut_off
     )
 
 
 def _hypotheses_of_one_length(
+    search: Search,
     tokens: Int[Array, "candidates max_length"],
     length: Int[Array, ""],
     log_probs: Float[Array, " candidates"],
     is_finished: Array,  # bool [candidates]
-    *,
-    alpha: float,
+    coverage: Float[Array, "candidates source"],
 ) -> Hypotheses:
+    scores = log_probs / search.penalty(length)
+    if search.coverage_penalty:
+        tiny = jnp.finfo(jnp.float32).tiny
+        covered = jnp.log(jnp.clip(coverage, tiny, 1.0)).sum(axis=-1)
+        scores = scores + search.coverage_penalty * covered
     return Hypotheses(
         tokens=tokens,
         lengths=jnp.full_like(log_probs, length, jnp.int32),
         log_probs=log_probs,
-        scores=log_probs / length_penalty(length, alpha),
+        scores=scores,
         is_finished=is_finished,
     )
 
 
-def _check_arguments(
-    cache: PyTree,
-    batch: int,
-    beam_size: int,
-    max_length: int,
-    num_hypotheses: int,
-    *,
-    alpha: float,
-) -> None:
-    if beam_size < 1:
-        raise ValueError(f"beam_size is {beam_size}, expected at least 1 (greedy).")
-    if max_length < 1:
-        raise ValueError(f"max_length is {max_length}, expected at least 1 token.")
-    if not 1 <= num_hypotheses <= beam_size:
+def _check_vocabulary(vocab_size: int, search: Search) -> None:
+    if search.beam_size > vocab_size and not search.sampling:
         raise ValueError(
-            f"num_hypotheses is {num_hypotheses}, expected 1 to beam_size = "
-            f"{beam_size}: ask for fewer, or widen the beam."
+            f"beam_size is {search.beam_size}, expected at most {vocab_size}, the "
+            f"number of tokens that step returns logits for: choose a smaller beam."
         )
-    if not 0 <= alpha < float("inf"):
+    if not 0 <= search.end_id < vocab_size:
         raise ValueError(
-            f"length_penalty is {alpha}, expected a finite number of at least 0 (a "
-            f"negative one would favour short hypotheses): use 0 for no penalty."
-        )
-    for path, leaf in jax.tree.leaves_with_path(cache):
-        if jnp.shape(leaf)[:2] != (batch, beam_size):
-            raise ValueError(
-                f"cache{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}, "
-                f"expected [batch = {batch}, beam = {beam_size}, ...]: repeat each "
-                f"sentence's cache beam_size times along a second axis."
-            )
-
-
-def _check_vocabulary(vocab_size: int, *, beam_size: int, end_id: int) -> None:
-    if beam_size > vocab_size:
-        raise ValueError(
-            f"beam_size is {beam_size}, expected at most {vocab_size}, the number of "
-            f"tokens that step returns logits for: choose a smaller beam."
-        )
-    if not 0 <= end_id < vocab_size:
-        raise ValueError(
-            f"end_id is {end_id}, expected 0 to {vocab_size - 1}, the tokens that step "
-            f"returns logits for: pass the vocabulary's own end_id."
+            f"end_id is {search.end_id}, expected 0 to {vocab_size - 1}, the tokens "
+            f"that step returns logits for: pass the vocabulary's own end_id."
         )

@@ -7,6 +7,9 @@ for the sentences that share the row. An unpacked batch has segments 0 and 1 onl
 are boolean, True = may attend, and all of them are made here.
 """
 
+from functools import partial
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -43,6 +46,25 @@ def causal_mask(length: int) -> Bool[Array, "batch=1 heads=1 query key"]:
            [1, 1, 1]], dtype=int32)
     """
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+
+def ancestor_mask(
+    ancestors: Int[Array, "batch beam length"], positions: Int[Array, " batch"]
+) -> Bool[Array, "batch beam length*beam"]:
+    """True where a cached position and slot belong to the past of a hypothesis.
+
+    The keys of `Cache` stand by position, then by slot: with two hypotheses, the second
+    of which branched off the first after one token,
+
+    >>> ancestors = jnp.array([[[0, 0, 0], [0, 1, 0]]])
+    >>> ancestor_mask(ancestors, jnp.array([1]))[0].astype(int)
+    Array([[1, 0, 1, 0, 0, 0],
+           [1, 0, 0, 1, 0, 0]], dtype=int32)
+    """
+    batch, beam, length = ancestors.shape
+    is_past = jnp.arange(length)[None] <= positions[:, None]
+    is_slot = ancestors[..., None] == jnp.arange(beam)[None, None, None]
+    return (is_slot & is_past[:, None, :, None]).reshape(batch, beam, length * beam)
 
 
 def scaled_dot_product_attention(
@@ -86,6 +108,69 @@ def scaled_dot_product_attention(
         rows = jnp.arange(len(weights)) if dropout_rows is None else dropout_rows
         dropped = dropout(weights, dropout_rate, rng, rows)
     return jnp.einsum("bhqk,bkhv->bqhv", dropped.astype(value.dtype), value), weights
+
+
+def blockwise_attention(
+    query: Float[Array, "batch heads query d_k"],
+    key: Float[Array, "batch heads d_k key"],
+    value: Float[Array, "batch heads key d_v"],
+    mask: Bool[Array, "batch query key"],
+    *,
+    block: int,
+    num_blocks: Int[Array, ""] | int,
+) -> Float[Array, "batch heads query d_v"]:
+    """Equation 1 over the first `num_blocks` blocks of keys, one after another.
+
+    The softmax is summed up as it goes (Milakov and Gimelshein 2018), in float32. A
+    block that a query may not attend to leaves its result as it is, to the last bit:
+    how far the others of a batch read makes no difference to it. The layouts are those
+    in which a CPU multiplies them as they stand.
+
+    Args:
+      query: Q.
+      key: K, transposed.
+      value: V.
+      mask: True = may attend.
+      block: keys of a block; a divisor of the number of keys.
+      num_blocks: how many blocks hold all that any query may attend to.
+    """
+    scale = query.shape[-1] ** -0.5
+    low = jnp.finfo(jnp.float32).min
+
+    def add_block(i: Any, sums: tuple[Array, Array, Array]) -> Any:
+        highest, total, attended = sums
+        part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * block)
+        logits = scale * jnp.einsum(
+            "bhqd,bhdk->bhqk",
+            query,
+            part(key, slice_size=block, axis=3),
+            preferred_element_type=jnp.float32,
+        )
+        may = part(mask, slice_size=block, axis=2)[:, None]
+        logits = jnp.where(may, logits, low)
+        new_highest = jnp.maximum(highest, logits.max(axis=-1, keepdims=True))
+        weights = jnp.exp(logits - new_highest)
+        shrink = jnp.exp(highest - new_highest)
+        added = jnp.einsum(
+            "bhqk,bhkv->bhqv",
+            weights.astype(value.dtype),
+            part(value, slice_size=block, axis=2),
+            preferred_element_type=jnp.float32,
+        )
+        return (
+            new_highest,
+            shrink * total + weights.sum(axis=-1, keepdims=True),
+            shrink * attended + added,
+        )
+
+    zeros = jnp.zeros((*query.shape[:-1], value.shape[-1]), jnp.float32)
+    sums = (jnp.full_like(zeros[..., :1], low), zeros[..., :1], zeros)
+    if key.shape[-1] == block:
+        sums = add_block(0, sums)
+    else:
+        sums = jax.lax.fori_loop(0, num_blocks, add_block, sums)
+    _, total, attended = sums
+    return (attended / total).astype(value.dtype)
 
 
 class MultiHeadAttention(nn.Module):
@@ -164,3 +249,39 @@ class MultiHeadAttention(nn.Module):
         )
         self.sow("intermediates", "attention_weights", weights)
         return self.precision.einsum("bqhv,hvm->bqm", heads, self.w_output)
+
+    def attend_blockwise(
+        self,
+        x: Float[Array, "batch query d_model"],
+        key: Float[Array, "batch heads d_k key"],
+        value: Float[Array, "batch heads key d_v"],
+        mask: Bool[Array, "batch query key"],
+        *,
+        block: int,
+        num_blocks: Int[Array, ""] | int,
+    ) -> Float[Array, "batch query d_model"]:
+        """As `attend`, by `blockwise_attention` and in its layouts."""
+        heads = blockwise_attention(
+            self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(0, 2, 1, 3),
+            key,
+            value,
+            mask,
+            block=block,
+            num_blocks=num_blocks,
+        )
+        return self.precision.einsum("bhqv,hvm->bqm", heads, self.w_output)
+
+    def mean_weights(
+        self,
+        x: Float[Array, "batch query d_model"],
+        key: Float[Array, "batch heads d_k key"],
+        mask: Bool[Array, "batch query key"],
+    ) -> Float[Array, "batch query key"]:
+        """The weights of `attend_blockwise`, the mean of all heads."""
+        query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(0, 2, 1, 3)
+        logits = jnp.einsum(
+            "bhqd,bhdk->bhqk", query, key, preferred_element_type=jnp.float32
+        )
+        logits = logits * self.d_k**-0.5
+        logits = jnp.where(mask[:, None], logits, jnp.finfo(jnp.float32).min)
+        return jnp.mean(jax.nn.softmax(logits, axis=-1), axis=1)

@@ -3,17 +3,18 @@
 Axes: b batch, s source, t target, n beam, k key, h heads, m d_model.
 """
 
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.models.attention import (
     MultiHeadAttention,
+    ancestor_mask,
     causal_mask,
     segment_mask,
 )
@@ -28,21 +29,29 @@ from transformer_jax.models.layers import (
 from transformer_jax.models.precision import Precision
 
 
-@struct.dataclass
-class Memory:
+# Keys that a decoding step reads at a time: a few products of a size that pays.
+_BLOCK = 64
+
+
+class Memory(NamedTuple):
     """What the decoder reads of the source at each step, computed once."""
 
-    keys: tuple[Array, ...]  # a layer each: [batch, source, heads, d_k]
-    values: tuple[Array, ...]  # a layer each: [batch, source, heads, d_v]
-    mask: Array  # bool [batch, heads=1, query=1, source], True = a real token
+    keys: tuple[Array, ...]  # a layer each: [batch, heads, d_k, source]
+    values: tuple[Array, ...]  # a layer each: [batch, heads, source, d_v]
+    mask: Array  # bool [batch, source], True = a real token
 
 
-@struct.dataclass
-class Cache:
-    """Keys and values of the target tokens so far; not yet written positions are 0."""
+class Cache(NamedTuple):
+    """Keys and values of the target tokens so far, each where it was first written.
 
-    keys: tuple[Array, ...]  # a layer each: [batch, beam, length, heads, d_k]
-    values: tuple[Array, ...]  # a layer each: [batch, beam, length, heads, d_v]
+    Position t of slot n is at t * beam + n. Positions are made up to whole blocks.
+    """
+
+    keys: tuple[Array, ...]  # a layer each: [batch, heads, d_k, length * beam]
+    values: tuple[Array, ...]  # a layer each: [batch, heads, length * beam, d_v]
+    # Of the last step, where wanted: float32 [batch, beam, source], the weights of the
+    # last layer's attention over the source, the mean of its heads; 1 at padding.
+    attention: Array | None = None
 
 
 class EncoderLayer(nn.Module):
@@ -110,45 +119,74 @@ class DecoderLayer(nn.Module):
     def decode_step(
         self,
         x: Float[Array, "batch beam d_model"],
-        position: Int[Array, ""],
-        cached_keys: Float[Array, "batch beam length heads d_k"],
-        cached_values: Float[Array, "batch beam length heads d_v"],
-        memory_keys: Float[Array, "batch source heads d_k"],
-        memory_values: Float[Array, "batch source heads d_v"],
-        memory_mask: Bool[Array, "batch heads=1 query=1 source"],
-    ) -> tuple[
-        Float[Array, "batch beam d_model"],
-        Float[Array, "batch beam length heads d_k"],
-        Float[Array, "batch beam length heads d_v"],
-    ]:
-        """One position of every beam, and the keys and values with it written in."""
-        batch, beam, length = cached_keys.shape[:3]
-        written = {}
+        step: "_Step",
+        cached: tuple[Array, Array],
+        memory: tuple[Array, Array],
+    ) -> tuple[Float[Array, "batch beam d_model"], tuple[Array, Array], Array | None]:
+        """One position of every hypothesis.
+
+        Also returns the cached keys and values with it written in, and the weights over
+        the source if wanted.
+        """
+        written = []
+        weights = None
 
         def attend_to_target(x: Array) -> Array:
             key, value = self.self_attention.keys_values(x)
-            written["keys"] = cached_keys.at[:, :, position].set(key)
-            written["values"] = cached_values.at[:, :, position].set(value)
-            # Each beam has its own past: [batch, beam, …] -> [batch * beam, …].
-            attended = self.self_attention.attend(
-                x.reshape(batch * beam, 1, -1),
-                written["keys"].reshape(batch * beam, *cached_keys.shape[2:]),
-                written["values"].reshape(batch * beam, *cached_values.shape[2:]),
-                (jnp.arange(length) <= position)[None, None, None],
+            key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
+            first = step.positions * x.shape[1]
+            written.append(_write_rows(cached[0], key, first, axis=2))
+            written.append(_write_rows(cached[1], value, first, axis=1))
+            return self.self_attention.attend_blockwise(
+                x,
+                *written,
+                step.self_mask,
+                block=step.block,
+                num_blocks=jnp.max(first) // step.block + 1,
             )
-            return attended.reshape(x.shape)
+
+        def attend_to_source(x: Array) -> Array:
+            nonlocal weights
+            if step.wants_weights:
+                weights = self.cross_attention.mean_weights(
+                    x, memory[0], step.cross_mask
+                )
+            return self.cross_attention.attend_blockwise(
+                x,
+                *memory,
+                step.cross_mask,
+                block=step.cross_block,
+                num_blocks=step.num_cross_blocks,
+            )
 
         x = self.self_attention_residual(x, attend_to_target, None)
-        # All beams have the same source: they are the query axis.
-        x = self.cross_attention_residual(
-            x,
-            lambda x: self.cross_attention.attend(
-                x, memory_keys, memory_values, memory_mask
-            ),
-            None,
-        )
+        x = self.cross_attention_residual(x, attend_to_source, None)
         x = self.feed_forward_residual(x, self.feed_forward, None)
-        return x, written["keys"], written["values"]
+        return x, (written[0], written[1]), weights
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """What the layers of a decoding step share."""
+
+    positions: Array  # int32 [batch]
+    self_mask: Array  # bool [batch, beam, length * beam]
+    block: int  # cached keys read at a time
+    cross_mask: Array  # bool [batch, beam, source]
+    cross_block: int
+    num_cross_blocks: Array  # int32 []
+    wants_weights: bool
+
+
+def _write_rows(
+    cached: Array, new: Array, first: Int[Array, " batch"], *, axis: int
+) -> Array:
+    """`new` written over `cached`, in each row from its own `first` along `axis`."""
+
+    def write(cached: Array, new: Array, first: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(cached, new, first, axis=axis)
+
+    return jax.vmap(write)(cached, new, first)
 
 
 class Transformer(nn.Module):
@@ -288,53 +326,100 @@ class Transformer(nn.Module):
         *,
         beam_size: int,
         max_length: int,
+        wants_attention: bool = False,
     ) -> tuple[Memory, Cache]:
-        """What `decode_step` reads, and an empty cache for `max_length` positions."""
+        """What `decode_step` reads, and an empty cache for `max_length` positions.
+
+        Args:
+          encoded: of `encode`.
+          source_segments: 0 = padding, else real.
+          beam_size: hypotheses of each sentence.
+          max_length: most tokens of a hypothesis.
+          wants_attention: whether steps shall leave their attention in the cache.
+        """
         config = self.config
         pairs = [layer.cross_attention.keys_values(encoded) for layer in self.decoder]
         memory = Memory(
-            keys=tuple(key for key, _ in pairs),
-            values=tuple(value for _, value in pairs),
-            mask=(source_segments > 0)[:, None, None, :],
+            keys=tuple(key.transpose(0, 2, 3, 1) for key, _ in pairs),
+            values=tuple(value.transpose(0, 2, 1, 3) for _, value in pairs),
+            mask=source_segments > 0,
         )
-        shape = (len(encoded), beam_size, max_length, config.num_heads)
+        block = _positions_per_block(beam_size)
+        num_keys = -(-max_length // block) * block * beam_size
+        rows, heads = len(encoded), config.num_heads
         layers, dtype = range(config.num_layers), precision_of(config).dtype
+        attention = jnp.zeros((rows, beam_size, encoded.shape[1]), jnp.float32)
         cache = Cache(
-            keys=tuple(jnp.zeros((*shape, config.d_k), dtype) for _ in layers),
-            values=tuple(jnp.zeros((*shape, config.d_v), dtype) for _ in layers),
+            keys=tuple(
+                jnp.zeros((rows, heads, config.d_k, num_keys), dtype) for _ in layers
+            ),
+            values=tuple(
+                jnp.zeros((rows, heads, num_keys, config.d_v), dtype) for _ in layers
+            ),
+            attention=attention if wants_attention else None,
         )
         return memory, cache
 
     def decode_step(
         self,
         tokens: Int[Array, "batch beam"],
-        position: Int[Array, ""],
+        positions: Int[Array, " batch"],
+        ancestors: Int[Array, "batch beam length"],
         cache: Cache,
         memory: Memory,
     ) -> tuple[Float[Array, "batch beam vocab"], Cache]:
-        """Logits of the token after `tokens`, which stand at `position` of each beam.
+        """Logits of the token after `tokens`, which stand at `positions`.
 
         The same numbers as `__call__` gives for the whole target up to there, at the
         cost of one position.
+
+        Args:
+          tokens: of each hypothesis.
+          positions: of the tokens, a row each.
+          ancestors: the slot that wrote each position of a hypothesis's past, see
+            `transformer_jax.decoding.beam_search`.
+          cache: of the step before.
+          memory: of the source.
         """
-        positions = jnp.broadcast_to(position, tokens.shape)
-        x = self._embed("target", tokens, positions, cache.keys[0].shape[2])
-        keys, values = [], []
+        batch, beam = tokens.shape
+        block = _positions_per_block(beam)
+        num_positions = cache.keys[0].shape[3] // beam
+        source = memory.mask.shape[1]
+        missing = num_positions - ancestors.shape[2]
+        ancestors = jnp.pad(ancestors, ((0, 0), (0, 0), (0, missing)))
+        cross_block = _BLOCK // 2 if source % (_BLOCK // 2) == 0 else source
+        ends = jnp.where(memory.mask, jnp.arange(source)[None] + 1, 1)
+        step = _Step(
+            positions=positions,
+            self_mask=ancestor_mask(ancestors, positions),
+            block=block * beam,
+            cross_mask=jnp.broadcast_to(memory.mask[:, None], (batch, beam, source)),
+            cross_block=cross_block,
+            num_cross_blocks=(jnp.max(ends) - 1) // cross_block + 1,
+            wants_weights=cache.attention is not None,
+        )
+        x = self._embed(
+            "target",
+            tokens,
+            jnp.broadcast_to(positions[:, None], tokens.shape),
+            num_positions,
+        )
+        caches, weights = [], None
         for i, layer in enumerate(self.decoder):
-            x, layer_keys, layer_values = layer.decode_step(
+            is_last = i == self.config.num_layers - 1
+            x, cached, weights = layer.decode_step(
                 x,
-                position,
-                cache.keys[i],
-                cache.values[i],
-                memory.keys[i],
-                memory.values[i],
-                memory.mask,
+                step if is_last else dataclasses.replace(step, wants_weights=False),
+                (cache.keys[i], cache.values[i]),
+                (memory.keys[i], memory.values[i]),
             )
-            keys.append(layer_keys)
-            values.append(layer_values)
+            caches.append(cached)
         if self.config.norm == "pre":
             x = self.decoder_norm(x)
-        return self.logits(x), Cache(tuple(keys), tuple(values))
+        keys, values = zip(*caches, strict=True)
+        if weights is not None:
+            weights = jnp.where(step.cross_mask, weights, 1.0)
+        return self.logits(x), Cache(keys, values, weights)
 
     def _embed(
         self,
@@ -373,6 +458,10 @@ def precision_of(config: TransformerConfig) -> Precision:
     """The model's number formats; an "auto" that nobody replaced is float32."""
     formats = (config.dtype, config.matmul_dtype)
     return Precision(*("float32" if name == "auto" else name for name in formats))
+
+
+def _positions_per_block(beam_size: int) -> int:
+    return max(_BLOCK // beam_size, 1)
 
 
 def _attention(config: TransformerConfig) -> MultiHeadAttention:

@@ -45,7 +45,7 @@ from transformer_jax.training.workdir import (
     claim_workdir,
     make_workdir,
 )
-from transformer_jax.translation import Vocabularies
+from transformer_jax.trained_model import Vocabularies
 
 # A batch that sees each pair more often is a mistake, and might not fit into memory.
 _MOST_EPOCHS_A_STEP = 100

@@ -10,12 +10,14 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import EncodedPair
 from transformer_jax.data.sources import Pair
 from transformer_jax.evaluation import LossEvaluator, translate_and_score
+from transformer_jax.inference import Searcher
 from transformer_jax.processes import is_first
 from transformer_jax.sharding import replicated
+from transformer_jax.trained_model import Vocabularies
 from transformer_jax.training.program import TrainingProgram
 from transformer_jax.training.progress import Progress, say
 from transformer_jax.training.step import Params
-from transformer_jax.translation import Translator, Vocabularies
+from transformer_jax.translation import Translator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,19 +71,19 @@ class Validator:
         self._pairs = pairs[: config.validation.bleu_sentences]
         self._config = config
         self._samples = workdir / "samples"
+        self._searcher = Searcher([program.model], [], program.mesh)
         self._translator = Translator(
-            program.model,
-            None,  # set for each validation
+            self._searcher,
             vocabularies,
-            decoding=dataclasses.replace(config.decoding, beam_size=1),
+            config.decoding.greedy(),
+            languages=(config.data.source_language, config.data.target_language),
             max_length=config.data.max_length,
-            mesh=program.mesh,
         )
 
     def __call__(self, params: Params, step: int, progress: Progress) -> float:
         """Measures, writes and says; the score, higher is better."""
         start = time.perf_counter()
-        params = jax.device_put(params, replicated(self._translator.mesh))
+        params = jax.device_put(params, replicated(self._searcher.mesh))
         report = self._loss(params)
         metrics = {
             "valid/loss": report.loss,
@@ -90,14 +92,14 @@ class Validator:
         }
         score = -report.loss
         if self._pairs:
-            self._translator.params = params
+            self._searcher.params = (params,)
             outputs, scores = translate_and_score(
                 self._translator, self._pairs, self._config.data.target_language
             )
             metrics["valid/bleu"] = scores.sacrebleu
             if self._config.validation.metric == "bleu":
                 score = scores.sacrebleu
-            self._translator.params = None  # not kept until the next validation
+            self._searcher.params = ()  # not kept until the next validation
             self._write_samples(outputs, step)
         progress.write(step, metrics)
         shown = "  ".join(f"{k} {v:.4g}" for k, v in metrics.items() if "neg" not in k)

@@ -1,0 +1,213 @@
+"""A trained model and all that translating needs, of a run or of an exported folder.
+
+An exported folder holds `model.safetensors`, the parameters by path; `config.json`, what
+the model is, the search, languages and limits; and the vocabulary. Neither Orbax nor the
+config of the training is needed to load it.
+"""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from transformer_jax.checkpointing import load_checkpoint
+from transformer_jax.config import (
+    DecodingConfig,
+    ExperimentConfig,
+    TransformerConfig,
+    freeze,
+)
+from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.errors import UserError
+from transformer_jax.files import write_whole
+
+_PARAMETERS = "model.safetensors"
+_CONFIG = "config.json"
+_FORMAT = "transformer_jax model 1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabularies:
+    """The tokenizers of both languages: the same one where they share a vocabulary."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @classmethod
+    def load(cls, folder: Path, *, shared: bool) -> "Vocabularies":
+        """Reads the vocabulary files of a run or of an exported model."""
+        if shared:
+            tokenizer = Tokenizer.load(folder / "vocabulary.model")
+            return cls(tokenizer, tokenizer)
+        return cls(
+            Tokenizer.load(folder / "vocabulary.source.model"),
+            Tokenizer.load(folder / "vocabulary.target.model"),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary files."""
+        if self.source is self.target:
+            self.source.save(folder / "vocabulary.model")
+        else:
+            self.source.save(folder / "vocabulary.source.model")
+            self.target.save(folder / "vocabulary.target.model")
+
+    @property
+    def digest(self) -> str:
+        """Says whether two runs have the same vocabulary."""
+        return f"{self.source.digest}-{self.target.digest}"
+
+
+def load_config(workdir: Path) -> ExperimentConfig:
+    """The config that a run was started with."""
+    path = workdir / _CONFIG
+    try:
+        return freeze(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise UserError(
+            f"no {path}: expected the folder of a run; train with --workdir={workdir} "
+            "first"
+        ) from None
+    except ValueError as error:  # UserError, or not JSON, or not UTF-8
+        raise UserError(f"{path} is not the config of a run ({error})") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainedModel:
+    """Parameters as numpy arrays, and what they mean."""
+
+    config: TransformerConfig
+    params: Any
+    vocabularies: Vocabularies
+    decoding: DecodingConfig
+    source_language: str
+    target_language: str
+    max_length: int  # longest sentence trained on, in tokens, end included
+    steps: tuple[int, ...]  # of the checkpoints that the parameters are the average of
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, checkpoint: str | None = None
+    ) -> "TrainedModel":
+        """Of the folder of a run, or of an exported model.
+
+        Args:
+          folder: which of the two it is, shows itself.
+          checkpoint: of a run: "latest" (the default), "best", "average" or a step.
+
+        Raises:
+          UserError: the folder holds neither, or not that checkpoint, or is damaged.
+        """
+        folder = Path(folder)
+        if not (folder / _PARAMETERS).exists():
+            return cls._of_run(folder, checkpoint or "latest")
+        if checkpoint is not None:
+            raise UserError(
+                f"{folder} is an exported model, which has one set of parameters: drop "
+                f"--checkpoint={checkpoint}"
+            )
+        return cls._of_export(folder)
+
+    @classmethod
+    def _of_run(cls, workdir: Path, checkpoint: str) -> "TrainedModel":
+        config = load_config(workdir)
+        params, steps = load_checkpoint(
+            workdir, checkpoint, average_last=config.checkpoint.average_last
+        )
+        return cls(
+            config.model,
+            params,
+            Vocabularies.load(workdir, shared=config.tokenizer.shared),
+            config.decoding,
+            config.data.source_language,
+            config.data.target_language,
+            config.data.max_length,
+            tuple(steps),
+        )
+
+    @classmethod
+    def _of_export(cls, folder: Path) -> "TrainedModel":
+        path = folder / _CONFIG
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(values, dict) or values.pop("format", "") != _FORMAT:
+                raise ValueError(f'expected "format": "{_FORMAT}"')
+            shared = values.pop("shared_vocabulary")
+            frozen = freeze(
+                {"model": values.pop("model"), "decoding": values.pop("decoding")}
+            )
+            values["steps"] = tuple(values["steps"])
+            params = _nested(safetensors.numpy.load_file(folder / _PARAMETERS))
+            return cls(
+                config=frozen.model,
+                decoding=frozen.decoding,
+                params=params,
+                vocabularies=Vocabularies.load(folder, shared=shared),
+                **values,
+            )
+        except FileNotFoundError as error:
+            raise UserError(
+                f"no {error.filename}: the exported model {folder} is not whole; export "
+                "it again"
+            ) from None
+        except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+            raise UserError(
+                f"{folder} is not an exported model, or damaged ({error}): export it "
+                "again"
+            ) from None
+
+    def export(self, folder: Path) -> None:
+        """Writes an exported model, whole or not at all.
+
+        Raises:
+          UserError: there is something else at `folder`.
+        """
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} exists already, expected a new folder")
+        values = dataclasses.asdict(self)
+        for name in ("params", "vocabularies", "config"):
+            del values[name]
+        values |= {
+            "format": _FORMAT,
+            "model": dataclasses.asdict(self.config),
+            "shared_vocabulary": self.vocabularies.source is self.vocabularies.target,
+        }
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            self.vocabularies.save(partial)
+            text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+            write_whole(partial / _CONFIG, text.encode())
+            safetensors.numpy.save_file(_flat(self.params), partial / _PARAMETERS)
+            partial.replace(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
+    """Arrays by path: "decoder_0/feed_forward/w1"."""
+    if not isinstance(tree, dict):
+        return {prefix: np.ascontiguousarray(tree)}
+    return {
+        path: leaf
+        for name, branch in tree.items()
+        for path, leaf in _flat(branch, f"{prefix}/{name}" if prefix else name).items()
+    }
+
+
+def _nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, array in arrays.items():
+        *branches, leaf = path.split("/")
+        here = tree
+        for name in branches:
+            here = here.setdefault(name, {})
+        here[leaf] = array
+    return tree
