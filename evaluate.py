@@ -14,6 +14,7 @@ from tqdm import tqdm
 from transformer_jax.command_line import (
     Parser,
     decoding_changes,
+    prepare_to_translate,
     require_writable,
     run,
     use_huge_pages,
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str]) -> None:
         data = dataclasses.replace(config.data, dir=flags.data_dir)
         config = dataclasses.replace(config, data=data)
     pairs = load_corpus(config.data, seed=config.seed).split(flags.split)
-    translator = Translator.from_workdir(workdir, flags.checkpoint)
+    checkpoint = flags.checkpoint or "latest"
+    translator = Translator.from_workdir(workdir, checkpoint)
     translator = translator.with_decoding(**decoding_changes(flags))
     with tqdm(
         total=len(pairs), unit="sentence", disable=not sys.stderr.isatty()
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str]) -> None:
         "perplexity": report.perplexity,
         "loss": report.loss,
         "split": flags.split,
-        "checkpoint": flags.checkpoint,
+        "checkpoint": checkpoint,
         "checkpoint_step": translator.steps[-1],
         "averaged_steps": translator.steps,
         "beam_size": translator.decoding.beam_size,
@@ -74,4 +76,5 @@ def main(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     use_huge_pages()
+    prepare_to_translate()
     run(main)

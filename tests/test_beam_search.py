@@ -19,15 +19,9 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_jax.decoding.beam_search import (
     Hypotheses,
-    Request,
     Search,
-    SearchState,
-    advance,
     beam_search,
-    conclude,
-    is_done,
     length_penalty,
-    start,
 )
 
 PAD = START = 0  # never predicted by the test model

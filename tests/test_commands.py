@@ -18,6 +18,7 @@ import evaluate
 import train
 from transformer_jax import __main__ as package_main
 from transformer_jax import command_line
+from transformer_jax.commands import translate
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.translation import Translator
 
@@ -361,7 +362,7 @@ def test_evaluation_prints_and_writes_scores_of_what_it_translated(
     english = (data / "train.en").read_text(encoding="utf-8").splitlines()
     german = (data / "train.de").read_text(encoding="utf-8").splitlines()
     from transformer_jax.data.sources import load_corpus
-    from transformer_jax.translation import load_config
+    from transformer_jax.trained_model import load_config
 
     config = load_config(workdir)
     split = load_corpus(config.data, seed=config.seed).train
@@ -372,7 +373,7 @@ def test_evaluation_prints_and_writes_scores_of_what_it_translated(
     assert sorted(files_in(tmp_path)) == ["scores.json", "scores.train.txt"]
 
 
-@pytest.mark.parametrize("main", [evaluate.main, package_main.translate])
+@pytest.mark.parametrize("main", [evaluate.main, translate.translate])
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -456,10 +457,10 @@ def test_a_damaged_run_is_named_by_what_is_damaged(
     shutil.copytree(workdir, run)
     source.write_text("two\n")
     words = damage(run, kind)
-    translate = ["translate", f"--workdir={run}", f"--input={source}"]
+    translation = ["translate", f"--workdir={run}", f"--input={source}"]
     training = [*SMALL, f"--config.data.dir={data}", f"--workdir={run}"]
     for error in (
-        refusal(package_main.main, *translate),
+        refusal(package_main.main, *translation),
         refusal(train.main, *training, "--config.training.steps=7"),
     ):
         for word in words:
@@ -538,7 +539,7 @@ def test_translation_of_standard_input_warns_of_long_lines(workdir: Path) -> Non
         check=True,
     )
     assert done.stdout.count(b"\n") == 3
-    assert b"1 of 3 sentences are longer than 47 tokens" in done.stderr
+    assert b"1 of 3 lines have a sentence longer than" in done.stderr
 
 
 @pytest.mark.parametrize(

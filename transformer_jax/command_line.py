@@ -2,9 +2,12 @@
 
 import argparse
 import ast
+import hashlib
 import importlib.util
 import os
+import platform
 import sys
+import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,17 +15,42 @@ from typing import Any, NoReturn
 from absl import flags, logging
 from ml_collections import ConfigDict
 
-from transformer_jax.config import ExperimentConfig, freeze, nearest
+from transformer_jax.config import (
+    DecodingConfig,
+    ExperimentConfig,
+    freeze,
+    nearest,
+)
 from transformer_jax.errors import UserError
 
 _ERROR_STATUS = 2
 _INTERRUPTED_STATUS = 130
+_BROKEN_PIPE_STATUS = 141  # 128 + SIGPIPE, as the shell would report it
 # Huge pages; large blocks from the heap, grown by 256 MB at a time and never shrunk.
 _MALLOC_SETTINGS = (
     "glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:"
     "glibc.malloc.top_pad=268435456:glibc.malloc.trim_threshold=1099511627776"
 )
-_DECODING_FLAGS = {"beam_size": int, "length_penalty": float}
+# Fields of `DecodingConfig` that are flags, and what their help says.
+_DECODING_FLAGS = {
+    "beam_size": "hypotheses kept at each step; 1 = greedy",
+    "n_best": "translations of each sentence, at most beam_size",
+    "length_penalty": "alpha of ((5 + length) / 6)^alpha; 0 = none",
+    "length_penalty_form": "gnmt, or length for length^alpha",
+    "coverage_penalty": "beta of Wu et al. 2016, equation 14; 0 = none",
+    "early_stopping": "true: stop when nothing better can come; false: at the limit",
+    "min_length": "output tokens before the end is allowed",
+    "max_length": "most output tokens, end included; 0 = only the two below",
+    "max_length_factor": "most output tokens for each input token",
+    "max_extra_length": "and so many more",
+    "no_repeat_ngram_size": "no so many tokens in a row occur twice; 0 = off",
+    "sampling": "true: draw n_best translations at random; implied by the next three",
+    "sampling_topk": "draw from so many most probable tokens; 0 = all",
+    "sampling_topp": "draw from the most probable tokens that sum to this; 1 = all",
+    "sampling_temperature": "logits are divided by it; below 1 = less random",
+    "batch_tokens": "source positions of a device at once; 0 = by the device",
+}
+_CPU_DEVICES = 4  # at most: each has its own copy of the parameters
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,14 +63,32 @@ class Parser(argparse.ArgumentParser):
         """Raises the mistake as a UserError."""
         raise UserError(f"{message}; see --help")
 
-    def add_translator_flags(self) -> None:
+    def add_translator_flags(self, *, is_ensemble_allowed: bool = False) -> None:
         """Adds the flags of every command that translates with a run."""
-        self.add_argument("--workdir", required=True, help="folder of the run")
+        if is_ensemble_allowed:
+            self.add_argument(
+                "--workdir",
+                required=True,
+                action="append",
+                help="folder of a run or of an exported model; several times: an "
+                "ensemble",
+            )
+            self.add_argument(
+                "--ensemble",
+                default="probabilities",
+                help="what is averaged: probabilities or log_probabilities",
+            )
+        else:
+            self.add_argument("--workdir", required=True, help="folder of the run")
         self.add_argument(
-            "--checkpoint", default="latest", help="latest, best, average or a step"
+            "--checkpoint", help="latest (the default), best, average or a step"
         )
-        for name, kind in _DECODING_FLAGS.items():
-            self.add_argument(f"--{name}", type=kind, help="instead of the config's")
+        kinds = typing.get_type_hints(DecodingConfig)
+        for name, shown in _DECODING_FLAGS.items():
+            kind = kinds[name] if kinds[name] in (int, float) else str
+            self.add_argument(
+                f"--{name}", type=kind, help=f"{shown} (default: the config's)"
+            )
 
     def parse(
         self, arguments: Sequence[str], *, takes_config: bool = False
@@ -88,7 +134,24 @@ def require_writable(path: Path) -> None:
 def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
     """The fields of `DecodingConfig` that the flags of a translating command change."""
     values = {name: getattr(flags, name) for name in _DECODING_FLAGS}
-    return {name: value for name, value in values.items() if value is not None}
+    values = {name: value for name, value in values.items() if value is not None}
+    for name in ("early_stopping", "sampling"):
+        if name in values:
+            truth = {"true": True, "false": False}.get(values[name].lower())
+            if truth is None:
+                raise UserError(f"--{name} is {values[name]}, expected true or false")
+            values[name] = truth
+    if any(name.startswith("sampling_") for name in values):
+        values.setdefault("sampling", True)
+    if values.get("sampling") and values.get("beam_size", 1) > 1:
+        raise UserError(
+            f"--beam_size={values['beam_size']} and sampling, which has no beam: drop "
+            "one of them (--n_best is the number of samples)"
+        )
+    form = values.get("length_penalty_form", "gnmt")
+    if form not in ("gnmt", "length"):
+        raise UserError(f"--length_penalty_form is {form}, expected gnmt or length")
+    return values
 
 
 def _join_overrides(arguments: Sequence[str]) -> list[str]:
@@ -188,6 +251,34 @@ def use_huge_pages() -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
+def prepare_to_translate() -> None:
+    """Sets JAX up for a command that translates; before it is imported.
+
+    A CPU's cores become devices that share the sentences, since one core does a whole
+    batch more quickly than two do the halves of each operation. Compiled programs are
+    kept in the user's cache folder, so that the next start need not compile them. The
+    environment variables that say so are respected where they are set already.
+    """
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+        os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(cores, _CPU_DEVICES)))
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "transformer_jax" / _kind_of_machine()
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+
+def _kind_of_machine() -> str:
+    """A name for what CPU programs compiled here can run on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        flags = next(line for line in text.splitlines() if line.startswith("flags"))
+    except (OSError, StopIteration):
+        flags = platform.processor()
+    digest = hashlib.sha256(flags.encode()).hexdigest()[:12]
+    return f"{platform.machine()}-{digest}"
+
+
 def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     """Runs a command with the process's arguments and exits with its status.
 
@@ -199,6 +290,10 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     flags.FLAGS.mark_as_parsed()  # absl's own flags have no part here
     try:
         main(sys.argv[1:])
+    except BrokenPipeError:
+        # Whoever reads has enough, as `head` does: no error, and nothing more to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _exit_alone(_BROKEN_PIPE_STATUS)
     except (UserError, OSError) as error:
         # An OSError is a full disk, a read-only folder: the system's words, one line.
         print(f"error: {error}", file=sys.stderr)

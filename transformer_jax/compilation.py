@@ -6,7 +6,6 @@ are read from the result. Times are not measured: there is nothing to measure.
 """
 
 import dataclasses
-import functools
 import importlib.util
 import os
 import re
@@ -26,17 +25,16 @@ from transformer_jax.config import ExperimentConfig, nearest
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.pipeline import rows_of_batch
 from transformer_jax.errors import UserError
+from transformer_jax.inference import Searcher
 from transformer_jax.models import Transformer, num_parameters
 from transformer_jax.sharding import (
     BatchLayout,
     batch_sharding,
-    every_device,
     make_mesh,
     platform_of,
     replicated,
 )
 from transformer_jax.training.program import TrainingProgram
-from transformer_jax.inference import Searcher
 
 # A jitted function, and the shapes and shardings of its arguments.
 _Call = tuple[Any, tuple[Any, ...]]

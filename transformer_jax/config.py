@@ -18,6 +18,8 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 
+Group = typing.TypeVar("Group")
+
 
 def _require_positive(config: Any, *names: str) -> None:
     for name in names:
@@ -396,6 +398,15 @@ def freeze(values: ConfigDict | Mapping[str, Any]) -> ExperimentConfig:
     if isinstance(values, ConfigDict):
         values = values.to_dict()
     return _build(ExperimentConfig, values, prefix="")
+
+
+def freeze_group(kind: type[Group], values: Mapping[str, Any], name: str) -> Group:
+    """One validated group, such as `TransformerConfig`, by its name in a config.
+
+    Raises:
+      UserError: as `freeze`.
+    """
+    return _build(kind, values, prefix=f"{name}.")
 
 
 def _build(cls: type, values: Mapping[str, Any], prefix: str) -> Any:

@@ -24,9 +24,9 @@ from transformer_jax.sharding import (
     row_sharding,
     to_global,
 )
+from transformer_jax.trained_model import Vocabularies
 from transformer_jax.training.program import chunking_on
 from transformer_jax.training.step import evaluation_step
-from transformer_jax.trained_model import Vocabularies
 from transformer_jax.translation import Translator
 
 _NUM_ROWS = 16  # of a device's share of a batch

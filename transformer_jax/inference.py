@@ -1,11 +1,11 @@
 """Trained models over token ids: searching and scoring, on the devices of a mesh.
 
 A batch of the search has a fixed number of slots. Sentences that are done leave theirs,
-and others take their place while the rest go on, so that the devices always work on full
-batches. What a slot computes depends on its own sentence only: every product has the
-same shape whatever the neighbours are, and a sentence's own length decides how far it is
-padded. So a translation is the same, to the last bit, whatever its neighbours are and
-however many devices there are.
+and others take their place while the rest go on, so that the devices always work on
+full batches. What a slot computes depends on its own sentence only: every product has
+the same shape whatever the neighbours are, and a sentence's own length decides how far
+it is padded. So a translation is the same, to the last bit, whatever its neighbours are
+and however many devices there are.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ class SearchPlan:
         memories = []
         for model, weights in zip(self.models, params, strict=True):
             variables = {"params": weights}
-            encoded = model.apply(variables, source, segments, method="encode")
+            encoded: Any = model.apply(variables, source, segments, method="encode")
             memory, _ = self._start_decoding(model, weights, encoded, segments)
             memories.append(
                 Memory(
@@ -173,7 +173,7 @@ class SearchPlan:
     def _start_decoding(
         self, model: Transformer, params: Any, encoded: Array, segments: Array
     ) -> tuple[Memory, Cache]:
-        return model.apply(
+        started: Any = model.apply(
             {"params": params},
             encoded,
             segments,
@@ -182,6 +182,7 @@ class SearchPlan:
             wants_attention=self.search.coverage_penalty > 0,
             method="start_decoding",
         )
+        return started
 
     def _step(self, params: Sequence[Any], memories: tuple[Memory, ...]) -> Step:
         def step(
@@ -207,7 +208,9 @@ class SearchPlan:
         return step
 
     def _attention(self, caches: tuple[Cache, ...]) -> Array:
-        return sum(cache.attention for cache in caches) / len(caches)
+        return jnp.mean(
+            jnp.stack([c.attention for c in caches if c.attention is not None]), axis=0
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +243,9 @@ class ScorePlan:
         log_probs = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
         log_probs = log_probs - jax.nn.logsumexp(scores, axis=-1)
         no_weights = jnp.zeros((*target.shape, 0))
-        return log_probs, sum(weights) / len(weights) if weights else no_weights
+        if not weights:
+            return log_probs, no_weights
+        return log_probs, jnp.mean(jnp.stack(weights), axis=0)
 
     def _weights(self, kept: Any) -> Float[Array, "rows target source"]:
         assert self.attention is not None
@@ -282,7 +287,8 @@ def _request(
     for row, (job, most[row], least[row]) in jobs.items():
         prefixes[row, : len(job.prefix)] = job.prefix
         seeds[row] = job.seed >> 32, job.seed & 0xFFFF_FFFF
-    return Request(most, least, prefixes, seeds)
+    arrays: Any = most, least, prefixes, seeds
+    return Request(*arrays)
 
 
 class Programs:
@@ -398,7 +404,7 @@ class Searcher:
         )
 
     def advance_arguments(self, plan: SearchPlan) -> tuple[Any, ...]:
-        """What `Programs.advance` takes, as shapes: to compile it without running it."""
+        """What `Programs.advance` takes, as shapes: to compile it only."""
         slots = jax.eval_shape(self.programs.empty, plan, self.params)
         rows = every_device(self.mesh)
         placed = jax.tree.map(
@@ -483,8 +489,8 @@ class Searcher:
         for config in (model.config for model in self.models):
             if not -config.num_layers <= layer < config.num_layers:
                 raise UserError(
-                    f"attention layer {layer}, expected 0 to {config.num_layers - 1}, or "
-                    "-1 for the last"
+                    f"attention layer {layer}, expected 0 to {config.num_layers - 1}, "
+                    "or -1 for the last"
                 )
             for head in heads:
                 if not 0 <= head < config.num_heads:

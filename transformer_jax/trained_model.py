@@ -1,8 +1,8 @@
 """A trained model and all that translating needs, of a run or of an exported folder.
 
-An exported folder holds `model.safetensors`, the parameters by path; `config.json`, what
-the model is, the search, languages and limits; and the vocabulary. Neither Orbax nor the
-config of the training is needed to load it.
+An exported folder holds `model.safetensors`, the parameters by path; `config.json`,
+what the model is, the search, languages and limits; and the vocabulary. Neither Orbax
+nor the config of the training is needed to load it.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from transformer_jax.config import (
     ExperimentConfig,
     TransformerConfig,
     freeze,
+    freeze_group,
 )
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
@@ -91,9 +92,7 @@ class TrainedModel:
     steps: tuple[int, ...]  # of the checkpoints that the parameters are the average of
 
     @classmethod
-    def load(
-        cls, folder: str | Path, checkpoint: str | None = None
-    ) -> "TrainedModel":
+    def load(cls, folder: str | Path, checkpoint: str | None = None) -> "TrainedModel":
         """Of the folder of a run, or of an exported model.
 
         Args:
@@ -138,22 +137,21 @@ class TrainedModel:
             if not isinstance(values, dict) or values.pop("format", "") != _FORMAT:
                 raise ValueError(f'expected "format": "{_FORMAT}"')
             shared = values.pop("shared_vocabulary")
-            frozen = freeze(
-                {"model": values.pop("model"), "decoding": values.pop("decoding")}
-            )
+            config = freeze_group(TransformerConfig, values.pop("model"), "model")
+            decoding = freeze_group(DecodingConfig, values.pop("decoding"), "decoding")
             values["steps"] = tuple(values["steps"])
             params = _nested(safetensors.numpy.load_file(folder / _PARAMETERS))
             return cls(
-                config=frozen.model,
-                decoding=frozen.decoding,
+                config=config,
+                decoding=decoding,
                 params=params,
                 vocabularies=Vocabularies.load(folder, shared=shared),
                 **values,
             )
         except FileNotFoundError as error:
             raise UserError(
-                f"no {error.filename}: the exported model {folder} is not whole; export "
-                "it again"
+                f"no {error.filename}: the exported model {folder} is not whole; "
+                "export it again"
             ) from None
         except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
             raise UserError(
@@ -184,7 +182,9 @@ class TrainedModel:
             self.vocabularies.save(partial)
             text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
             write_whole(partial / _CONFIG, text.encode())
-            safetensors.numpy.save_file(_flat(self.params), partial / _PARAMETERS)
+            write_whole(
+                partial / _PARAMETERS, safetensors.numpy.save(_flat(self.params))
+            )
             partial.replace(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

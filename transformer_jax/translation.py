@@ -297,6 +297,7 @@ class Translator:
           UserError: prefixes that do not fit, phrases without any word piece.
         """
         _require_texts(sentences)
+        self.require_valid(suppress, attention)
         lines = self._lines(sentences, split=split)
         jobs, owners = [], []
         prefix_ids = self._prefixes(prefixes, len(sentences))
@@ -325,6 +326,18 @@ class Translator:
             self._translation(line, pieces)
             for line, pieces in zip(lines, by_line, strict=True)
         ]
+
+    def require_valid(
+        self, suppress: Sequence[str], attention: Attention | None
+    ) -> None:
+        """Refuses, before long work, arguments that `translations` would refuse.
+
+        Raises:
+          UserError: a blank phrase, or a layer or head that is not there.
+        """
+        self._suppressed(suppress)
+        if attention is not None:
+            self.searcher.require_attention(attention.layer, attention.heads)
 
     def score(
         self,
@@ -408,8 +421,8 @@ class Translator:
         _require_texts(prefixes)
         if len(prefixes) not in (0, 1, num_lines):
             raise UserError(
-                f"{len(prefixes)} prefixes for {num_lines} sentences, expected as many, "
-                "or one for all"
+                f"{len(prefixes)} prefixes for {num_lines} sentences, expected as "
+                "many, or one for all"
             )
         encoded = self.vocabularies.target.encode_batch([p.strip() for p in prefixes])
         return (encoded or [[]]) * (num_lines if len(encoded) < 2 else 1)
@@ -418,9 +431,9 @@ class Translator:
         most = self.searcher.most_tokens(self.decoding, len(ids) + 1)
         if len(prefix) >= most:
             raise UserError(
-                f"the prefix of sentence {number + 1} has {len(prefix)} tokens, expected "
-                f"fewer than the {most} of its translation's limit: shorten it, or raise "
-                "max_length or max_extra_length"
+                f"the prefix of sentence {number + 1} has {len(prefix)} tokens, "
+                f"expected fewer than the {most} of its translation's limit: shorten "
+                "it, or raise max_length or max_extra_length"
             )
 
     def _suppressed(self, phrases: Sequence[str]) -> list[list[int]]:
@@ -437,8 +450,8 @@ class Translator:
 
     def _hypotheses(self, found: Found) -> list["_Draft"]:
         return [
-            _Draft(ids, *numbers, self.vocabularies.target.decode(ids))
-            for ids, *numbers in zip(*found, strict=True)
+            _Draft(ids, log_prob, score, done, self.vocabularies.target.decode(ids))
+            for ids, log_prob, score, done in zip(*found, strict=True)
         ]
 
     def _add_details(
@@ -456,7 +469,6 @@ class Translator:
         ]
         choice = None
         if attention is not None:
-            self.searcher.require_attention(attention.layer, attention.heads)
             choice = attention.layer, attention.heads
         for i, log_probs, weights in self.searcher.score(
             [(job.source, draft.ids) for job, draft in drafts],
@@ -473,7 +485,9 @@ class Translator:
     def _translation(
         self, line: "_Line", pieces: Sequence[list["_Draft"]]
     ) -> Translation:
-        source = [_pieces(self.vocabularies.source, [*ids, END_ID]) for ids in line.pieces]
+        source = [
+            _pieces(self.vocabularies.source, [*ids, END_ID]) for ids in line.pieces
+        ]
         space = "" if self.languages[1] in _WITHOUT_SPACES else " "
         ranks = zip(*pieces, strict=False) if pieces else ()  # as many as all have
         return Translation(

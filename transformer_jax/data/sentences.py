@@ -1,6 +1,6 @@
 """Splitting a text into sentences, by the rules of its language."""
 
-import sentencex
+from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def split_sentences(text: str, language: str) -> list[str]:
@@ -17,5 +17,5 @@ def split_sentences(text: str, language: str) -> list[str]:
     ['Dr. Smith came on May 3.', 'He left.']
     """
     code = language.replace("-", "_").partition("_")[0].lower()
-    parts = [part.strip() for part in sentencex.segment(code, text)]
+    parts = [part.strip() for part in segment(code, text)]
     return [part for part in parts if part]

@@ -175,12 +175,14 @@ def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
     return decode_lines(content, str(path), strip=strip)
 
 
-def decode_lines(content: bytes, name: str, *, strip: str = " \t\r") -> list[str]:
-    """The lines of UTF-8 `content`; `name` is what an error calls it."""
-    # A byte order mark is not text.
-    content = content.removeprefix(b"\xef\xbb\xbf")
+def decode_lines(
+    content: bytes, name: str, *, strip: str = " \t\r", first_line: int = 1
+) -> list[str]:
+    """The lines of UTF-8 `content`; an error says `name` and a line number."""
+    if first_line == 1:  # a byte order mark is not text
+        content = content.removeprefix(b"\xef\xbb\xbf")
     if b"\0" in content:
-        line = content[: content.index(b"\0")].count(b"\n") + 1
+        line = content[: content.index(b"\0")].count(b"\n") + first_line
         raise UserError(
             f"{name} line {line} holds a zero byte, expected UTF-8 text: if it "
             "is UTF-16, convert it with iconv -f utf-16 -t utf-8"
@@ -188,7 +190,7 @@ def decode_lines(content: bytes, name: str, *, strip: str = " \t\r") -> list[str
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
+        line = content[: error.start].count(b"\n") + first_line
         raise UserError(
             f"{name} line {line} is not UTF-8 (byte 0x{content[error.start]:02x}): "
             "convert it, for example with iconv -f latin1 -t utf-8"

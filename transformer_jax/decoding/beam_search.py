@@ -193,8 +193,10 @@ def length_penalty(
       The penalty in float32; 1 for a single token. That of length 0 is that of 1.
 
     Example:
-      >>> float(length_penalty(7, alpha=1.0)), float(length_penalty(7, 1.0, form="length"))
-      (2.0, 7.0)
+      >>> float(length_penalty(7, alpha=1.0))
+      2.0
+      >>> float(length_penalty(7, alpha=1.0, form="length"))
+      7.0
     """
     length = jnp.maximum(jnp.asarray(length, jnp.float32), 1.0)
     base = (5.0 + length) / 6.0 if form == "gnmt" else length
@@ -246,9 +248,9 @@ def beam_search(
     the model's own.
 
     **Ancestors.** The cache of a hypothesis stays where it was written: hypotheses
-    change slots, caches do not. `ancestors[b, n, t]` is the slot whose token at position
-    t belongs to the past of the hypothesis that is now in slot n, for t up to its
-    position; what it is beyond means nothing.
+    change slots, caches do not. `ancestors[b, n, t]` is the slot whose token at
+    position t belongs to the past of the hypothesis that is now in slot n, for t up to
+    its position; what it is beyond means nothing.
 
     Args:
       step: `(tokens, positions, ancestors, cache) -> (logits, cache)`: feeds a token of

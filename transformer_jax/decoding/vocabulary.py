@@ -1,4 +1,4 @@
-"""Passes over a whole vocabulary, each element read once, in parts that stay in cache."""
+"""Passes over a whole vocabulary that read each element once."""
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ def top_k(
 
     Exact: the k largest lie in the k blocks with the largest maxima. For an element
     elsewhere has one at least as large in each of these, and where it is equal, the
-    blocks before win, as in `lax.top_k`. So one pass finds the maxima of the blocks, and
-    only k blocks are searched.
+    blocks before win, as in `lax.top_k`. So one pass finds the maxima of the blocks,
+    and only k blocks are searched.
 
     >>> [part.tolist() for part in top_k(jnp.array([[1.0, 3.0, 2.0, 3.0]]), 2)]
     [[[3.0, 3.0]], [[1, 3]]]

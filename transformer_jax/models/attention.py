@@ -262,7 +262,9 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Array, "batch query d_model"]:
         """As `attend`, by `blockwise_attention` and in its layouts."""
         heads = blockwise_attention(
-            self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(0, 2, 1, 3),
+            self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(
+                0, 2, 1, 3
+            ),
             key,
             value,
             mask,
@@ -278,7 +280,9 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "batch query key"],
     ) -> Float[Array, "batch query key"]:
         """The weights of `attend_blockwise`, the mean of all heads."""
-        query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(0, 2, 1, 3)
+        query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(
+            0, 2, 1, 3
+        )
         logits = jnp.einsum(
             "bhqd,bhdk->bhqk", query, key, preferred_element_type=jnp.float32
         )

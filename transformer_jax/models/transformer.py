@@ -28,7 +28,6 @@ from transformer_jax.models.layers import (
 )
 from transformer_jax.models.precision import Precision
 
-
 # Keys that a decoding step reads at a time: a few products of a size that pays.
 _BLOCK = 64
 
@@ -139,7 +138,8 @@ class DecoderLayer(nn.Module):
             written.append(_write_rows(cached[1], value, first, axis=1))
             return self.self_attention.attend_blockwise(
                 x,
-                *written,
+                written[0],
+                written[1],
                 step.self_mask,
                 block=step.block,
                 num_blocks=jnp.max(first) // step.block + 1,

@@ -34,6 +34,7 @@ from transformer_jax.sharding import (
     replicated,
     to_global,
 )
+from transformer_jax.trained_model import Vocabularies
 from transformer_jax.training.interruption import Interrupted, Interruption
 from transformer_jax.training.optimizer import peak_learning_rate
 from transformer_jax.training.program import TrainingProgram
@@ -45,7 +46,6 @@ from transformer_jax.training.workdir import (
     claim_workdir,
     make_workdir,
 )
-from transformer_jax.trained_model import Vocabularies
 
 # A batch that sees each pair more often is a mistake, and might not fit into memory.
 _MOST_EPOCHS_A_STEP = 100

@@ -1,0 +1,1 @@
+"""The commands of `python -m transformer_jax`, one file each."""

@@ -1,0 +1,24 @@
+"""The translator that a command's flags name."""
+
+import argparse
+
+from transformer_jax.command_line import decoding_changes
+from transformer_jax.errors import UserError
+from transformer_jax.trained_model import TrainedModel
+from transformer_jax.translation import Translator
+
+
+def load_translator(flags: argparse.Namespace) -> Translator:
+    """Of one folder, or an ensemble of several, with the search that the flags change.
+
+    Raises:
+      UserError: a folder without a model, or options that contradict each other.
+    """
+    if flags.ensemble not in ("probabilities", "log_probabilities"):
+        raise UserError(
+            f"--ensemble is {flags.ensemble}, expected probabilities or "
+            "log_probabilities"
+        )
+    models = [TrainedModel.load(folder, flags.checkpoint) for folder in flags.workdir]
+    translator = Translator.of(*models, ensemble=flags.ensemble)
+    return translator.with_decoding(**decoding_changes(flags))

@@ -1,0 +1,126 @@
+"""python -m transformer_jax score."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from transformer_jax.command_line import Parser, require_writable
+from transformer_jax.commands.lines import Input, opened_output
+from transformer_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_jax.translation import Score
+
+_FORMATS = ("text", "jsonl", "tsv")
+
+
+def score(arguments: Sequence[str]) -> None:
+    """Reads pairs and writes how probable the targets are as translations, in order."""
+    parser = Parser(
+        prog="python -m transformer_jax score",
+        description="Log-probabilities of given translations, a line each.",
+    )
+    parser.add_translator_flags(is_ensemble_allowed=True)
+    parser.add_argument(
+        "--source",
+        help="UTF-8 text, plain or .gz (default: stdin holds source, a tab, target)",
+    )
+    parser.add_argument("--target", help="the translations, as many lines")
+    parser.add_argument("--output", help="plain or .gz (default: stdout)")
+    parser.add_argument(
+        "--format",
+        default="text",
+        help="text: the log-probability; tsv: that, over the length penalty, and the "
+        "number of word pieces; jsonl: all that, and that of each word piece",
+    )
+    flags, _ = parser.parse(arguments)
+    if flags.format not in _FORMATS:
+        raise UserError(
+            f"--format is {flags.format}, expected one of {', '.join(_FORMATS)}"
+        )
+    if (flags.source is None) != (flags.target is None):
+        given = "target" if flags.source is None else "source"
+        raise UserError(f"--{given} alone is given, expected --source and --target")
+    if flags.output:
+        require_writable(Path(flags.output))
+    source = Input(flags.source)
+    target = Input(flags.target) if flags.target else None
+
+    from transformer_jax.commands.models import load_translator
+
+    translator = load_translator(flags)
+    num_lines = source.count() if sys.stderr.isatty() else None
+    number = num_missing = 0
+    with (
+        opened_output(flags.output) as output,
+        tqdm(total=num_lines, unit="pair", disable=not sys.stderr.isatty()) as progress,
+    ):
+        for pairs in _pairs(source, target):
+            scores = translator.score(pairs, progress=progress.update)
+            num_missing += scores.count(None)
+            shown = [
+                _shown(pair, result, number + i, flags.format)
+                for i, (pair, result) in enumerate(zip(pairs, scores, strict=True), 1)
+            ]
+            number += len(pairs)
+            output.write("".join(f"{line}\n" for line in shown).encode())
+            output.flush()
+    if num_missing:
+        print(
+            f"warning: {num_missing} of {number} pairs have a side that is too long "
+            "for the model: nan",
+            file=sys.stderr,
+        )
+
+
+def _pairs(source: Input, target: Input | None) -> Iterator[list[tuple[str, str]]]:
+    number = 0
+    if target is None:
+        for lines in source.windows():
+            pairs = []
+            for line in lines:
+                number += 1
+                fields = line.split("\t")
+                if len(fields) != 2:
+                    raise UserError(
+                        f"{source.name} line {number} has {len(fields)} tab-separated "
+                        "fields, expected 2: source text, a tab, target text"
+                    )
+                pairs.append((fields[0].strip(), fields[1].strip()))
+            yield pairs
+        return
+    given = (line for lines in target.windows() for line in lines)
+    for lines in source.windows():
+        targets = [line for _, line in zip(lines, given, strict=False)]
+        if len(targets) < len(lines):
+            raise UserError(
+                f"{target.name} has fewer lines than {source.name}, expected as many"
+            )
+        yield list(zip(lines, targets, strict=True))
+    if next(given, None) is not None:
+        raise UserError(
+            f"{target.name} has more lines than {source.name}, expected as many"
+        )
+
+
+def _shown(pair: tuple[str, str], score: "Score | None", number: int, kind: str) -> str:
+    log_prob = "nan" if score is None else f"{score.log_prob:.6f}"
+    if kind == "text":
+        return log_prob
+    if kind == "tsv":
+        if score is None:
+            return f"{log_prob}\t{log_prob}\t"
+        return f"{log_prob}\t{score.score:.6f}\t{len(score.tokens)}"
+    fields = {"line": number, "source": pair[0], "target": pair[1]}
+    if score is not None:
+        fields |= {
+            "log_prob": round(score.log_prob, 6),
+            "score": round(score.score, 6),
+            "tokens": score.tokens,
+            "token_log_probs": [round(x, 6) for x in score.token_log_probs],
+        }
+    return json.dumps(fields, ensure_ascii=False)
