@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 
 from transformer_jax import hlo
 from transformer_jax.benchmark import model_flops
-from transformer_jax.config import ExperimentConfig, nearest
+from transformer_jax.config import ExperimentConfig, MeshConfig, nearest
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.pipeline import rows_of_batch
 from transformer_jax.errors import UserError
@@ -333,13 +333,15 @@ def compile_programs(
         model_flops=flops / mesh.size,
         least_sent_bytes=_least_sent_bytes(config, axes),
     )
-    plan = _searcher(config, mesh).plan(config.decoding, _SEARCH_LENGTH)
+    # Each device searches for itself.
+    chip = make_mesh(MeshConfig(), topology.devices()[:1])
+    plan = _searcher(config, chip).plan(config.decoding, _SEARCH_LENGTH)
     search = _report(
-        f"beam search, {plan.rows * mesh.size} rows of {_SEARCH_LENGTH} tokens, "
-        f"{plan.max_length} steps, {where}",
-        _beam_search(config, mesh),
+        f"beam search, {plan.rows} rows of {_SEARCH_LENGTH} tokens, "
+        f"{plan.max_length} steps, on each chip of {topology.name} by itself",
+        _beam_search(config, chip),
         topology,
-        axes,
+        dict(chip.shape),
         unknown_trips=plan.max_length,
     )
     return step, search
@@ -435,7 +437,10 @@ def _beam_search(config: ExperimentConfig, mesh: Mesh) -> _Call:
     """The search as `transformer_jax.inference` runs it."""
     searcher = _searcher(config, mesh)
     plan = searcher.plan(config.decoding, _SEARCH_LENGTH)
-    return searcher.programs.advance, searcher.advance_arguments(plan)
+    arguments = jax.tree.map(
+        lambda x: _placed(x, replicated(mesh)), searcher.advance_arguments(plan)
+    )
+    return jax.jit(plan.advance, donate_argnums=1), arguments
 
 
 def _placed(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:

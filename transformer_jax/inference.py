@@ -11,6 +11,8 @@ and however many devices there are.
 import dataclasses
 import functools
 import math
+import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -19,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
+from transformer_jax import processes
 from transformer_jax.config import DecodingConfig
 from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID
 from transformer_jax.decoding.beam_search import (
@@ -29,6 +31,7 @@ from transformer_jax.decoding.beam_search import (
     Request,
     Search,
     SearchState,
+    Sentence,
     Step,
     advance,
     conclude,
@@ -37,7 +40,7 @@ from transformer_jax.decoding.beam_search import (
 )
 from transformer_jax.errors import UserError
 from transformer_jax.models import Cache, Memory, Transformer
-from transformer_jax.sharding import every_device, platform_of, replicated, to_global
+from transformer_jax.sharding import platform_of
 
 # Padded lengths of sentences with the end token; longer ones go on doubling.
 _LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -47,7 +50,7 @@ _BATCH_TOKENS = {"cpu": 1024}  # of a device, where the config leaves it open
 _MOST_SCORED = 1024  # tokens of a side: attention grows with their square
 _ACCELERATOR_BATCH_TOKENS = 16_384
 # Slots are filled again when this share of them is free.
-_REFILL_SHARE = 1 / 8
+_REFILL_SHARE = 1 / 16
 
 Ensemble = Literal["probabilities", "log_probabilities"]
 
@@ -125,28 +128,24 @@ class SearchPlan:
 
     def insert(
         self,
-        slots: Slots,
+        old: tuple[Sentence, tuple[Memory, ...]],
         memories: tuple[Memory, ...],
         request: Request,
         where: Int[Array, " rows"],
-    ) -> Slots:
-        """The slots with row r of what is new in slot `where[r]`, if that is one."""
+    ) -> tuple[Sentence, tuple[Memory, ...]]:
+        """What is in the slots, with row r of what is new in slot `where[r]`, if any.
 
-        def put(old: Array, new: Array) -> Array:
-            return old.at[where].set(new, mode="drop")
-
-        sentences = jax.tree.map(put, slots.state.sentences, self._start(request))
-        return Slots(
-            SearchState(sentences, slots.state.cache),
-            jax.tree.map(put, slots.memories, memories),
-        )
+        The cache needs nothing: what others left there is no ancestor's.
+        """
+        new = self._start(request), memories
+        return jax.tree.map(lambda x, y: x.at[where].set(y, mode="drop"), old, new)
 
     def advance(
         self,
         params: Sequence[Any],
         slots: Slots,
         suppressed: Int[Array, "sequences length"] | None,
-        num_done: Int[Array, " one"],
+        num_done: Int[Array, ""],
     ) -> tuple[Slots, Array, Hypotheses]:
         """The slots when `num_done` are done; which are; what was found in each."""
         step = self._step(params, slots.memories)
@@ -154,7 +153,7 @@ class SearchPlan:
             step,
             slots.state,
             self.search,
-            num_done=num_done[0],
+            num_done=num_done,
             suppressed=suppressed,
             attention=self._attention,
         )
@@ -164,7 +163,7 @@ class SearchPlan:
         )
         return Slots(state, slots.memories), is_done(self.search, state), found
 
-    def _start(self, request: Request) -> Any:
+    def _start(self, request: Request) -> Sentence:
         covered = self.source_length if self.search.coverage_penalty else 0
         return start(
             self.search, request, max_length=self.max_length, num_covered=covered
@@ -291,55 +290,31 @@ def _request(
     return Request(*arrays)
 
 
-class Programs:
-    """The functions of `SearchPlan`, each device working on rows of its own."""
+class Programs(NamedTuple):
+    """The functions of a plan, compiled when they are first used on a device."""
 
-    def __init__(self, mesh: Mesh) -> None:
-        """The programs on the devices of a mesh; compiled when they are first used."""
-        rows, whole = every_device(mesh).spec, P()
-        everywhere = replicated(mesh)
+    encode: Any
+    empty: Any
+    insert: Any
+    advance: Any
 
-        def on_devices(method: Callable[..., Any], specs: Any, out: Any) -> Any:
-            # A static plan, then arrays; without one device waiting for another.
-            def run(plan: Any, *arrays: Any) -> Any:
-                return jax.shard_map(
-                    functools.partial(method, plan),
-                    mesh=mesh,
-                    in_specs=specs,
-                    out_specs=out,
-                    check_vma=False,  # the carry begins the same on all devices
-                )(*arrays)
-
-            return run
-
-        self.encode = jax.jit(
-            on_devices(SearchPlan.encode, (whole, rows), rows), static_argnums=0
-        )
-        self.empty = jax.jit(
-            on_devices(SearchPlan.empty, (whole,), rows), static_argnums=0
-        )
-        self.insert = jax.jit(
-            on_devices(SearchPlan.insert, (rows, rows, rows, rows), rows),
-            static_argnums=0,
-            donate_argnums=1,
-        )
-        self.score = jax.jit(
-            on_devices(ScorePlan.score, (whole, rows, rows), rows),
-            static_argnums=0,
-            out_shardings=everywhere,
-        )
-        self.advance = jax.jit(
-            on_devices(
-                SearchPlan.advance, (whole, rows, whole, rows), (rows, rows, rows)
-            ),
-            static_argnums=0,
-            donate_argnums=2,
-            out_shardings=(every_device(mesh), everywhere, everywhere),
+    @classmethod
+    def of(cls, plan: SearchPlan) -> "Programs":
+        """Slots are handed over: what `insert` and `advance` get, they overwrite."""
+        return cls(
+            encode=jax.jit(plan.encode),
+            empty=jax.jit(plan.empty),
+            insert=jax.jit(plan.insert, donate_argnums=0),
+            advance=jax.jit(plan.advance, donate_argnums=1),
         )
 
 
 class Searcher:
-    """Searches with one model, or an ensemble, on a mesh."""
+    """Searches with one model, or an ensemble, on the devices of a mesh.
+
+    Each device works on sentences of its own and waits for no other. In several
+    processes each takes its share, and all get all results.
+    """
 
     def __init__(
         self,
@@ -348,22 +323,21 @@ class Searcher:
         mesh: Mesh,
         *,
         ensemble: Ensemble = "probabilities",
-        programs: Programs | None = None,
     ) -> None:
         """Puts together what searches.
 
         Args:
           models: with the same vocabularies.
-          params: of each model, on the devices of the mesh.
+          params: of each model, replicated on the mesh.
           mesh: whose devices share the sentences.
           ensemble: what is averaged.
-          programs: of another searcher on this mesh, to share what is compiled.
         """
         self.models = tuple(models)
         self.params = tuple(params)
         self.mesh = mesh
         self.ensemble: Ensemble = ensemble
-        self.programs = programs or Programs(mesh)
+        self._compiled: dict[Any, Any] = {}  # by plan
+        self._lock = threading.Lock()
 
     def search(
         self,
@@ -385,9 +359,47 @@ class Searcher:
         longest_prefix = max((len(job.prefix) for job in jobs), default=0)
         for capacity, numbers in sorted(by_capacity.items(), reverse=True):
             plan = self.plan(options, capacity, longest_prefix)
+            programs = self._programs(plan, Programs.of)
             numbers.sort(key=lambda number: -len(jobs[number].source))
-            run = _Run(self, plan, jobs, options, forbidden)
-            yield from run.search(numbers)
+
+            def work(
+                params: Any,
+                queue: deque[int],
+                plan: Any = plan,
+                programs: Any = programs,
+            ) -> Iterator[tuple[int, Found]]:
+                run = _Run(self, plan, programs, params, jobs, options, forbidden)
+                return run.search(queue)
+
+            yield from self._on_devices(numbers, work)
+
+    def _programs(self, plan: Any, make: Callable[[Any], Any]) -> Any:
+        with self._lock:
+            if plan not in self._compiled:
+                self._compiled[plan] = make(plan)
+            return self._compiled[plan]
+
+    def _on_devices(
+        self,
+        tasks: Sequence[Any],
+        work: Callable[[Any, deque[Any]], Iterator[Any]],
+    ) -> Iterator[Any]:
+        """What `work(params, tasks)` yields on each device, from a queue they share."""
+        if not tasks:
+            return
+        share = deque(tasks[jax.process_index() :: jax.process_count()])
+        # No more devices than have something to do: each compiles for itself.
+        devices = self.mesh.local_devices[: len(share)]
+        workers = [
+            functools.partial(work, _on_device(self.params, device), share)
+            for device in devices
+        ]
+        results = _merged(workers)
+        if jax.process_count() == 1:
+            yield from results
+        else:
+            for local in processes.gathered(list(results)):
+                yield from local
 
     def plan(
         self, options: DecodingConfig, source_length: int, prefix_length: int = 0
@@ -404,14 +416,10 @@ class Searcher:
         )
 
     def advance_arguments(self, plan: SearchPlan) -> tuple[Any, ...]:
-        """What `Programs.advance` takes, as shapes: to compile it only."""
-        slots = jax.eval_shape(self.programs.empty, plan, self.params)
-        rows = every_device(self.mesh)
-        placed = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=rows), slots
-        )
-        num_done = jax.ShapeDtypeStruct((self.mesh.size,), jnp.int32, sharding=rows)
-        return plan, self.params, placed, None, num_done
+        """What `SearchPlan.advance` takes, as shapes: to compile it only."""
+        slots = jax.eval_shape(plan.empty, self.params)
+        num_done = jax.ShapeDtypeStruct((), jnp.int32)
+        return self.params, slots, None, num_done
 
     def most_tokens(self, options: DecodingConfig, source_length: int) -> int:
         """The limit of a hypothesis, in tokens, for a source of so many (ends too)."""
@@ -446,29 +454,41 @@ class Searcher:
         for number, pair in enumerate(pairs):
             length = _rounded_up(max(map(len, pair)) + 1, _LENGTHS)
             by_length.setdefault(length, []).append(number)
-        for length, numbers in sorted(by_length.items(), reverse=True):
-            rows = max(self._batch_tokens(options) // length, 1) * self.mesh.size
-            for first in range(0, len(numbers), rows):
-                members = numbers[first : first + rows]
-                source = np.full((rows, length), PAD_ID, np.int32)
-                target = np.full((rows, length), PAD_ID, np.int32)
-                for row, number in enumerate(members):
-                    for side, ids in zip((source, target), pairs[number], strict=True):
-                        side[row, : len(ids) + 1] = [*ids, END_ID]
-                log_probs, weights = jax.device_get(
-                    self.programs.score(
-                        ScorePlan(self.models, self.ensemble, attention),
-                        self.params,
-                        *to_global((source, target), every_device(self.mesh)),
-                    )
+        batches = [
+            (length, numbers[first : first + rows])
+            for length, numbers in sorted(by_length.items(), reverse=True)
+            for rows in [self._score_rows(options, length)]
+            for first in range(0, len(numbers), rows)
+        ]
+        score = self._programs(
+            ScorePlan(self.models, self.ensemble, attention),
+            lambda plan: jax.jit(plan.score),
+        )
+
+        def work(
+            params: Any, queue: deque[tuple[int, list[int]]]
+        ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+            while batch := _taken(queue):
+                length, members = batch
+                sides = np.full(
+                    (2, self._score_rows(options, length), length), PAD_ID, np.int32
                 )
                 for row, number in enumerate(members):
-                    most = [len(side) + 1 for side in pairs[number]]
+                    for side, ids in zip(sides, pairs[number], strict=True):
+                        side[row, : len(ids) + 1] = [*ids, END_ID]
+                log_probs, weights = jax.device_get(score(params, *sides))
+                for row, number in enumerate(members):
+                    source, target = (len(ids) + 1 for ids in pairs[number])
                     yield (
                         number,
-                        log_probs[row, : most[1]],
-                        weights[row, : most[1], : most[0]],
+                        log_probs[row, :target],
+                        weights[row, :target, :source],
                     )
+
+        yield from self._on_devices(batches, work)
+
+    def _score_rows(self, options: DecodingConfig, length: int) -> int:
+        return max(self._batch_tokens(options) // length, 1)
 
     @property
     def most_scored(self) -> int:
@@ -563,121 +583,151 @@ def _suppressed(sequences: Sequence[Sequence[int]]) -> np.ndarray | None:
     return filled
 
 
+def _taken(queue: deque[Any]) -> Any:
+    """The next task; nothing once they are all taken, by this thread or others."""
+    try:
+        return queue.popleft()
+    except IndexError:
+        return None
+
+
+def _on_device(params: Any, device: Any) -> Any:
+    """The copy that a device has of replicated arrays."""
+
+    def copy(leaf: jax.Array) -> jax.Array:
+        shards = leaf.addressable_shards
+        return next(shard.data for shard in shards if shard.device == device)
+
+    return jax.tree.map(copy, params)
+
+
+def _merged(workers: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
+    """What the workers yield, each on a thread of its own, as it comes.
+
+    Where one raises, the others stop, and it is raised here.
+    """
+    if len(workers) == 1:
+        yield from workers[0]()
+        return
+    results: queue.Queue[tuple[str, Any]] = queue.Queue()
+    is_over = threading.Event()
+
+    def run(worker: Callable[[], Iterator[Any]]) -> None:
+        try:
+            for result in worker():
+                results.put(("result", result))
+                if is_over.is_set():
+                    return
+            results.put(("end", None))
+        except BaseException as error:
+            results.put(("error", error))
+
+    for worker in workers:
+        threading.Thread(target=run, args=(worker,), daemon=True).start()
+    try:
+        num_left = len(workers)
+        while num_left:
+            kind, value = results.get()
+            if kind == "error":
+                raise value
+            if kind == "result":
+                yield value
+            else:
+                num_left -= 1
+    finally:
+        is_over.set()
+
+
 class _Run:
-    """The slots of all devices, and which job is in which."""
+    """The slots of a device, and which job is in which."""
 
     def __init__(
         self,
         searcher: Searcher,
         plan: SearchPlan,
+        programs: Programs,
+        params: Any,
         jobs: Sequence[Job],
         options: DecodingConfig,
         suppressed: np.ndarray | None,
     ) -> None:
-        self._searcher, self._plan, self._jobs = searcher, plan, jobs
-        self._options = options
-        self._programs = searcher.programs
-        self._rows = every_device(searcher.mesh)
-        self._num_devices = searcher.mesh.size
-        everywhere = replicated(searcher.mesh)
-        self._suppressed = (
-            None if suppressed is None else to_global(suppressed, everywhere)
-        )
-        self._slots = self._programs.empty(plan, searcher.params)
-        self._in_slot = np.full((self._num_devices, plan.rows), -1)  # numbers of jobs
-        # Encoded rows not yet in a slot: (device, row, number of the job).
-        self._waiting: deque[tuple[int, int, int]] = deque()
+        self._searcher, self._plan, self._programs = searcher, plan, programs
+        self._params, self._jobs, self._options = params, jobs, options
+        self._suppressed = suppressed
+        self._slots = programs.empty(params)
+        self._in_slot = np.full(plan.rows, -1)  # numbers of jobs; -1 = free
+        # Encoded rows not yet in a slot: (row, number of the job).
+        self._waiting: list[tuple[int, int]] = []
         self._encoded: Any = None  # memories and request of the rows
 
-    def search(self, numbers: Sequence[int]) -> Iterator[tuple[int, Found]]:
-        """The jobs of these numbers, as they are done."""
-        queue = deque(numbers)
+    def search(self, queue: deque[int]) -> Iterator[tuple[int, Found]]:
+        """The jobs whose numbers it takes from the queue, as they are done."""
         done: list[tuple[int, Found]] = []
         while True:
             self._fill(queue)
             if np.all(self._in_slot < 0):
                 break
             is_done, found = self._advance(bool(queue))
-            yield from done  # while the devices are at work
+            yield from done  # while the device is at work
             is_done, found = jax.device_get((is_done, found))
-            is_done = is_done.reshape(self._in_slot.shape) & (self._in_slot >= 0)
-            done = [
-                (int(self._in_slot[device, slot]), _of_row(found, row))
-                for device, slot in np.argwhere(is_done)
-                for row in [device * self._plan.rows + slot]
-            ]
-            self._in_slot[is_done] = -1
+            slots = np.flatnonzero(is_done & (self._in_slot >= 0))
+            done = [(int(self._in_slot[slot]), _of_row(found, slot)) for slot in slots]
+            self._in_slot[slots] = -1
         yield from done
 
     def _fill(self, queue: deque[int]) -> None:
         """Puts sentences into free slots, as long as there are both."""
         while True:
-            if not self._waiting and queue:
-                self._encode(queue)
-            free = [list(np.flatnonzero(row < 0)) for row in self._in_slot]
-            where = np.full(self._in_slot.shape, self._plan.rows, np.int32)  # nowhere
-            left: deque[tuple[int, int, int]] = deque()
-            for device, row, number in self._waiting:
-                if free[device]:
-                    slot = free[device].pop(0)
-                    where[device, row] = slot
-                    self._in_slot[device, slot] = number
-                else:
-                    left.append((device, row, number))
-            if len(left) == len(self._waiting):
+            free = np.flatnonzero(self._in_slot < 0)
+            if not len(free):
                 return
-            self._waiting = left
-            self._slots = self._programs.insert(
-                self._plan,
-                self._slots,
-                *self._encoded,
-                to_global(where.reshape(-1), self._rows),
+            if not self._waiting and not self._encode(queue):
+                return
+            entering = self._waiting[: len(free)]
+            self._waiting = self._waiting[len(free) :]
+            where = np.full(self._plan.rows, self._plan.rows, np.int32)  # nowhere
+            for (row, number), slot in zip(entering, free, strict=False):
+                where[row] = slot
+                self._in_slot[slot] = number
+            (sentences, cache), memories = self._slots
+            sentences, memories = self._programs.insert(
+                (sentences, memories), *self._encoded, where
             )
+            self._slots = Slots(SearchState(sentences, cache), memories)
 
-    def _encode(self, queue: deque[int]) -> None:
-        """Encodes the next sentences of one padded length, as many on each device."""
-        plan, devices = self._plan, self._num_devices
-
-        def padded_length(number: int) -> int:
-            return _rounded_up(len(self._jobs[number].source) + 1, _LENGTHS)
-
-        length = padded_length(queue[0])
+    def _encode(self, queue: deque[int]) -> bool:
+        """Encodes the next sentences of one padded length; whether there were any."""
+        plan = self._plan
         taken: list[int] = []
-        while (
-            queue
-            and len(taken) < plan.rows * devices
-            and padded_length(queue[0]) == length
-        ):
-            taken.append(queue.popleft())
+        length = 0
+        while len(taken) < plan.rows and (number := _taken(queue)) is not None:
+            padded = _rounded_up(len(self._jobs[number].source) + 1, _LENGTHS)
+            if taken and padded != length:
+                queue.appendleft(number)
+                break
+            length = padded
+            taken.append(number)
+        if not taken:
+            return False
         rows: dict[int, tuple[Job, int, int]] = {}
-        source = np.full((plan.rows * devices, length), PAD_ID, np.int32)
-        for i, number in enumerate(taken):
-            device, row = i % devices, i // devices
-            self._waiting.append((device, row, number))
+        source = np.full((plan.rows, length), PAD_ID, np.int32)
+        for row, number in enumerate(taken):
             job = self._jobs[number]
-            row += device * plan.rows
             source[row, : len(job.source) + 1] = [*job.source, END_ID]
             most = self._searcher.most_tokens(self._options, len(job.source) + 1)
             rows[row] = job, most, self._options.min_length
-        memories = self._programs.encode(
-            plan, self._searcher.params, to_global(source, self._rows)
-        )
-        request = to_global(_request(plan, rows, len(source)), self._rows)
-        self._encoded = memories, request
+        memories = self._programs.encode(self._params, source)
+        self._encoded = memories, _request(plan, rows, plan.rows)
+        self._waiting = list(enumerate(taken))
+        return True
 
     def _advance(self, is_more_to_come: bool) -> tuple[Any, Any]:
         plan = self._plan
-        num_free = np.sum(self._in_slot < 0, axis=1)
-        waits = np.zeros(self._num_devices, bool) | is_more_to_come
-        for device, _, _ in self._waiting:
-            waits[device] = True
-        wanted = num_free + max(int(plan.rows * _REFILL_SHARE), 1)
-        num_done = np.where(waits, np.minimum(wanted, plan.rows), plan.rows)
+        num_done = plan.rows
+        if is_more_to_come or self._waiting:
+            wanted = max(int(plan.rows * _REFILL_SHARE), 1)
+            num_done = min(int(np.sum(self._in_slot < 0)) + wanted, plan.rows)
         self._slots, is_done, found = self._programs.advance(
-            plan,
-            self._searcher.params,
-            self._slots,
-            self._suppressed,
-            to_global(num_done.astype(np.int32), self._rows),
+            self._params, self._slots, self._suppressed, np.int32(num_done)
         )
         return is_done, found

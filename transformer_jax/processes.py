@@ -8,10 +8,12 @@ since a process that takes part in a computation waits for all others.
 import contextlib
 import hashlib
 import os
+import pickle
 import signal
 import socket
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -125,6 +127,19 @@ def is_first() -> bool:
 def wait_for_all(name: str) -> None:
     """Returns when every process has called it with this name."""
     multihost_utils.sync_global_devices(name)
+
+
+def gathered(value: Any) -> list[Any]:
+    """The values of all processes, in their order; every process must call it."""
+    content = np.frombuffer(pickle.dumps(value), np.uint8)
+    sizes = multihost_utils.process_allgather(np.array([len(content)]), tiled=True)
+    padded = np.zeros(max(sizes), np.uint8)
+    padded[: len(content)] = content
+    rows = multihost_utils.process_allgather(padded[None], tiled=True)
+    return [
+        pickle.loads(row[:size].tobytes())
+        for row, size in zip(rows, sizes, strict=True)
+    ]
 
 
 def require_equal(text: str, what: str) -> None:

@@ -133,11 +133,6 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, P(_ROW_AXES))
 
 
-def every_device(mesh: Mesh) -> NamedSharding:
-    """The first axis over all devices of the mesh."""
-    return NamedSharding(mesh, P(MESH_AXES))
-
-
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """The rows of arrays [parts, rows, length] over `data` and `fsdp`."""
     return NamedSharding(mesh, P(None, _ROW_AXES))

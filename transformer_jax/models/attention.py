@@ -7,8 +7,9 @@ for the sentences that share the row. An unpacked batch has segments 0 and 1 onl
 are boolean, True = may attend, and all of them are made here.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -49,7 +50,9 @@ def causal_mask(length: int) -> Bool[Array, "batch=1 heads=1 query key"]:
 
 
 def ancestor_mask(
-    ancestors: Int[Array, "batch beam length"], positions: Int[Array, " batch"]
+    ancestors: Int[Array, "batch beam length"],
+    positions: Int[Array, " batch"],
+    first: int = 0,
 ) -> Bool[Array, "batch beam length*beam"]:
     """True where a cached position and slot belong to the past of a hypothesis.
 
@@ -60,9 +63,14 @@ def ancestor_mask(
     >>> ancestor_mask(ancestors, jnp.array([1]))[0].astype(int)
     Array([[1, 0, 1, 0, 0, 0],
            [1, 0, 0, 1, 0, 0]], dtype=int32)
+
+    Args:
+      ancestors: the slot that wrote each position of a hypothesis's past.
+      positions: last position of the past, of each sentence.
+      first: position that `ancestors` begins with.
     """
     batch, beam, length = ancestors.shape
-    is_past = jnp.arange(length)[None] <= positions[:, None]
+    is_past = first + jnp.arange(length)[None] <= positions[:, None]
     is_slot = ancestors[..., None] == jnp.arange(beam)[None, None, None]
     return (is_slot & is_past[:, None, :, None]).reshape(batch, beam, length * beam)
 
@@ -110,51 +118,44 @@ def scaled_dot_product_attention(
     return jnp.einsum("bhqk,bkhv->bqhv", dropped.astype(value.dtype), value), weights
 
 
+class KeyBlock(NamedTuple):
+    """Some of the keys of an attention, and what stands with them."""
+
+    keys: Array  # [batch, heads, d_k, key]
+    values: Array  # [batch, heads, key, d_v]
+    mask: Array  # bool [batch, query, key], True = may attend
+    is_needed: Array | bool  # bool []: whether any query may attend to any of them
+
+
 def blockwise_attention(
-    query: Float[Array, "batch heads query d_k"],
-    key: Float[Array, "batch heads d_k key"],
-    value: Float[Array, "batch heads key d_v"],
-    mask: Bool[Array, "batch query key"],
-    *,
-    block: int,
-    num_blocks: Int[Array, ""] | int,
+    query: Float[Array, "batch heads query d_k"], blocks: Sequence[KeyBlock]
 ) -> Float[Array, "batch heads query d_v"]:
-    """Equation 1 over the first `num_blocks` blocks of keys, one after another.
+    """Equation 1 over blocks of keys, one after another, without those not needed.
 
     The softmax is summed up as it goes (Milakov and Gimelshein 2018), in float32. A
     block that a query may not attend to leaves its result as it is, to the last bit:
-    how far the others of a batch read makes no difference to it. The layouts are those
-    in which a CPU multiplies them as they stand.
-
-    Args:
-      query: Q.
-      key: K, transposed.
-      value: V.
-      mask: True = may attend.
-      block: keys of a block; a divisor of the number of keys.
-      num_blocks: how many blocks hold all that any query may attend to.
+    what the others of a batch need makes no difference to it. The layouts are those in
+    which a CPU multiplies them as they stand. The first block must be needed.
     """
     scale = query.shape[-1] ** -0.5
     low = jnp.finfo(jnp.float32).min
 
-    def add_block(i: Any, sums: tuple[Array, Array, Array]) -> Any:
+    def add(block: KeyBlock, sums: tuple[Array, Array, Array]) -> Any:
         highest, total, attended = sums
-        part = partial(jax.lax.dynamic_slice_in_dim, start_index=i * block)
         logits = scale * jnp.einsum(
             "bhqd,bhdk->bhqk",
             query,
-            part(key, slice_size=block, axis=3),
+            block.keys,
             preferred_element_type=jnp.float32,
         )
-        may = part(mask, slice_size=block, axis=2)[:, None]
-        logits = jnp.where(may, logits, low)
+        logits = jnp.where(block.mask[:, None], logits, low)
         new_highest = jnp.maximum(highest, logits.max(axis=-1, keepdims=True))
         weights = jnp.exp(logits - new_highest)
         shrink = jnp.exp(highest - new_highest)
         added = jnp.einsum(
             "bhqk,bhkv->bhqv",
-            weights.astype(value.dtype),
-            part(value, slice_size=block, axis=2),
+            weights.astype(block.values.dtype),
+            block.values,
             preferred_element_type=jnp.float32,
         )
         return (
@@ -163,14 +164,14 @@ def blockwise_attention(
             shrink * attended + added,
         )
 
-    zeros = jnp.zeros((*query.shape[:-1], value.shape[-1]), jnp.float32)
-    sums = (jnp.full_like(zeros[..., :1], low), zeros[..., :1], zeros)
-    if key.shape[-1] == block:
-        sums = add_block(0, sums)
-    else:
-        sums = jax.lax.fori_loop(0, num_blocks, add_block, sums)
+    zeros = jnp.zeros((*query.shape[:-1], blocks[0].values.shape[-1]), jnp.float32)
+    sums = add(blocks[0], (jnp.full_like(zeros[..., :1], low), zeros[..., :1], zeros))
+    for block in blocks[1:]:
+        sums = jax.lax.cond(
+            block.is_needed, partial(add, block), lambda sums: sums, sums
+        )
     _, total, attended = sums
-    return (attended / total).astype(value.dtype)
+    return (attended / total).astype(blocks[0].values.dtype)
 
 
 class MultiHeadAttention(nn.Module):
@@ -251,26 +252,11 @@ class MultiHeadAttention(nn.Module):
         return self.precision.einsum("bqhv,hvm->bqm", heads, self.w_output)
 
     def attend_blockwise(
-        self,
-        x: Float[Array, "batch query d_model"],
-        key: Float[Array, "batch heads d_k key"],
-        value: Float[Array, "batch heads key d_v"],
-        mask: Bool[Array, "batch query key"],
-        *,
-        block: int,
-        num_blocks: Int[Array, ""] | int,
+        self, x: Float[Array, "batch query d_model"], blocks: Sequence[KeyBlock]
     ) -> Float[Array, "batch query d_model"]:
         """As `attend`, by `blockwise_attention` and in its layouts."""
-        heads = blockwise_attention(
-            self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(
-                0, 2, 1, 3
-            ),
-            key,
-            value,
-            mask,
-            block=block,
-            num_blocks=num_blocks,
-        )
+        query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query)
+        heads = blockwise_attention(query.transpose(0, 2, 1, 3), blocks)
         return self.precision.einsum("bhqv,hvm->bqm", heads, self.w_output)
 
     def mean_weights(
@@ -280,11 +266,9 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "batch query key"],
     ) -> Float[Array, "batch query key"]:
         """The weights of `attend_blockwise`, the mean of all heads."""
-        query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query).transpose(
-            0, 2, 1, 3
-        )
+        query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query)
         logits = jnp.einsum(
-            "bhqd,bhdk->bhqk", query, key, preferred_element_type=jnp.float32
+            "bqhd,bhdk->bhqk", query, key, preferred_element_type=jnp.float32
         )
         logits = logits * self.d_k**-0.5
         logits = jnp.where(mask[:, None], logits, jnp.finfo(jnp.float32).min)

@@ -3,7 +3,6 @@
 Axes: b batch, s source, t target, n beam, k key, h heads, m d_model.
 """
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -13,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.config import TransformerConfig
 from transformer_jax.models.attention import (
+    KeyBlock,
     MultiHeadAttention,
     ancestor_mask,
     causal_mask,
@@ -28,8 +28,7 @@ from transformer_jax.models.layers import (
 )
 from transformer_jax.models.precision import Precision
 
-# Keys that a decoding step reads at a time: a few products of a size that pays.
-_BLOCK = 64
+_FIRST_KEYS = 64  # of a cache's first block: a product of a size that pays
 
 
 class Memory(NamedTuple):
@@ -43,11 +42,13 @@ class Memory(NamedTuple):
 class Cache(NamedTuple):
     """Keys and values of the target tokens so far, each where it was first written.
 
-    Position t of slot n is at t * beam + n. Positions are made up to whole blocks.
+    The positions are spread over blocks, see `_block_sizes`. Position t of a block and
+    slot n are at t * beam + n.
     """
 
-    keys: tuple[Array, ...]  # a layer each: [batch, heads, d_k, length * beam]
-    values: tuple[Array, ...]  # a layer each: [batch, heads, length * beam, d_v]
+    # A layer each, of which a block each: [batch, heads, d_k, size * beam]
+    keys: tuple[tuple[Array, ...], ...]
+    values: tuple[tuple[Array, ...], ...]  # the same: [batch, heads, size * beam, d_v]
     # Of the last step, where wanted: float32 [batch, beam, source], the weights of the
     # last layer's attention over the source, the mean of its heads; 1 at padding.
     attention: Array | None = None
@@ -119,74 +120,92 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "batch beam d_model"],
         step: "_Step",
-        cached: tuple[Array, Array],
+        cached: tuple[tuple[Array, ...], tuple[Array, ...]],
         memory: tuple[Array, Array],
-    ) -> tuple[Float[Array, "batch beam d_model"], tuple[Array, Array], Array | None]:
-        """One position of every hypothesis.
+        *,
+        wants_weights: bool,
+    ) -> tuple[Float[Array, "batch beam d_model"], tuple[Any, Any], Array | None]:
+        """One position of every hypothesis, and the cache with it written in.
 
-        Also returns the cached keys and values with it written in, and the weights over
-        the source if wanted.
+        Also the weights of the attention over the source, if they are wanted.
         """
-        written = []
-        weights = None
+        written: list[tuple[Array, ...]] = []
+        weights: list[Array] = []
 
         def attend_to_target(x: Array) -> Array:
             key, value = self.self_attention.keys_values(x)
             key, value = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)
-            first = step.positions * x.shape[1]
-            written.append(_write_rows(cached[0], key, first, axis=2))
-            written.append(_write_rows(cached[1], value, first, axis=1))
-            return self.self_attention.attend_blockwise(
-                x,
-                written[0],
-                written[1],
-                step.self_mask,
-                block=step.block,
-                num_blocks=jnp.max(first) // step.block + 1,
-            )
+            places = list(zip(*cached, step.firsts, strict=True))
+            keys = [_write_rows(old, key, i, axis=3) for old, _, i in places]
+            values = [_write_rows(old, value, i, axis=2) for _, old, i in places]
+            written.extend((tuple(keys), tuple(values)))
+            blocks = map(KeyBlock, keys, values, step.masks, step.are_needed)
+            return self.self_attention.attend_blockwise(x, list(blocks))
 
         def attend_to_source(x: Array) -> Array:
-            nonlocal weights
-            if step.wants_weights:
-                weights = self.cross_attention.mean_weights(
-                    x, memory[0], step.cross_mask
-                )
-            return self.cross_attention.attend_blockwise(
-                x,
-                *memory,
-                step.cross_mask,
-                block=step.cross_block,
-                num_blocks=step.num_cross_blocks,
-            )
+            if wants_weights:
+                mean = self.cross_attention.mean_weights(x, memory[0], step.source_mask)
+                weights.append(jnp.where(step.source_mask, mean, 1.0))
+            block = KeyBlock(memory[0], memory[1], step.source_mask, True)
+            return self.cross_attention.attend_blockwise(x, [block])
 
         x = self.self_attention_residual(x, attend_to_target, None)
         x = self.cross_attention_residual(x, attend_to_source, None)
         x = self.feed_forward_residual(x, self.feed_forward, None)
-        return x, (written[0], written[1]), weights
+        return x, (written[0], written[1]), weights[0] if weights else None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Step:
-    """What the layers of a decoding step share."""
+class _Step(NamedTuple):
+    """What the layers of a decoding step share; lists are over the cache's blocks."""
 
-    positions: Array  # int32 [batch]
-    self_mask: Array  # bool [batch, beam, length * beam]
-    block: int  # cached keys read at a time
-    cross_mask: Array  # bool [batch, beam, source]
-    cross_block: int
-    num_cross_blocks: Array  # int32 []
-    wants_weights: bool
+    firsts: list[Array]  # int32 [batch]: where new keys go; outside of other blocks
+    masks: list[Array]  # bool [batch, beam, size * beam]
+    are_needed: list[Array]  # bool []
+    source_mask: Array  # bool [batch, beam, source]
 
 
 def _write_rows(
-    cached: Array, new: Array, first: Int[Array, " batch"], *, axis: int
-) -> Array:
-    """`new` written over `cached`, in each row from its own `first` along `axis`."""
+    old: Float[Array, "batch heads old1 old2"],
+    new: Float[Array, "batch heads new1 new2"],
+    firsts: Int[Array, " batch"],
+    *,
+    axis: int,
+) -> Float[Array, "batch heads old1 old2"]:
+    """`old` with `new` written over it, in each row from its own `first` along `axis`.
 
-    def write(cached: Array, new: Array, first: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(cached, new, first, axis=axis)
+    A row whose `new` would not be inside stays as it is, where `dynamic_update_slice`
+    would write it elsewhere.
+    """
+    return jax.lax.scatter(
+        old,
+        firsts[:, None],
+        new,
+        jax.lax.ScatterDimensionNumbers(
+            update_window_dims=tuple(range(1, old.ndim)),
+            inserted_window_dims=(),
+            scatter_dims_to_operand_dims=(axis,),
+            operand_batching_dims=(0,),
+            scatter_indices_batching_dims=(0,),
+        ),
+        unique_indices=True,
+        mode="drop",
+    )
 
-    return jax.vmap(write)(cached, new, first)
+
+def _block_sizes(max_length: int, beam_size: int) -> list[int]:
+    """Positions of each block of a cache: as many as all before it together.
+
+    So a step reads at most twice what it needs, or the first block, and there are few.
+
+    >>> _block_sizes(82, 4)
+    [16, 16, 32, 32]
+    """
+    unit = max(_FIRST_KEYS // beam_size, 1)
+    left, sizes = -(-max_length // unit), []
+    while left > 0:
+        sizes.append(min(max(sum(sizes), 1), left))
+        left -= sizes[-1]
+    return [unit * size for size in sizes]
 
 
 class Transformer(nn.Module):
@@ -344,17 +363,18 @@ class Transformer(nn.Module):
             values=tuple(value.transpose(0, 2, 1, 3) for _, value in pairs),
             mask=source_segments > 0,
         )
-        block = _positions_per_block(beam_size)
-        num_keys = -(-max_length // block) * block * beam_size
         rows, heads = len(encoded), config.num_heads
+        sizes = [n * beam_size for n in _block_sizes(max_length, beam_size)]
         layers, dtype = range(config.num_layers), precision_of(config).dtype
         attention = jnp.zeros((rows, beam_size, encoded.shape[1]), jnp.float32)
         cache = Cache(
             keys=tuple(
-                jnp.zeros((rows, heads, config.d_k, num_keys), dtype) for _ in layers
+                tuple(jnp.zeros((rows, heads, config.d_k, n), dtype) for n in sizes)
+                for _ in layers
             ),
             values=tuple(
-                jnp.zeros((rows, heads, num_keys, config.d_v), dtype) for _ in layers
+                tuple(jnp.zeros((rows, heads, n, config.d_v), dtype) for n in sizes)
+                for _ in layers
             ),
             attention=attention if wants_attention else None,
         )
@@ -382,44 +402,42 @@ class Transformer(nn.Module):
           memory: of the source.
         """
         batch, beam = tokens.shape
-        block = _positions_per_block(beam)
-        num_positions = cache.keys[0].shape[3] // beam
-        source = memory.mask.shape[1]
-        missing = num_positions - ancestors.shape[2]
+        sizes = [block.shape[3] // beam for block in cache.keys[0]]
+        firsts = [sum(sizes[:i]) for i in range(len(sizes))]
+        missing = sum(sizes) - ancestors.shape[2]
         ancestors = jnp.pad(ancestors, ((0, 0), (0, 0), (0, missing)))
-        cross_block = _BLOCK // 2 if source % (_BLOCK // 2) == 0 else source
-        ends = jnp.where(memory.mask, jnp.arange(source)[None] + 1, 1)
         step = _Step(
-            positions=positions,
-            self_mask=ancestor_mask(ancestors, positions),
-            block=block * beam,
-            cross_mask=jnp.broadcast_to(memory.mask[:, None], (batch, beam, source)),
-            cross_block=cross_block,
-            num_cross_blocks=(jnp.max(ends) - 1) // cross_block + 1,
-            wants_weights=cache.attention is not None,
+            firsts=[(positions - first) * beam for first in firsts],
+            masks=[
+                ancestor_mask(ancestors[:, :, first : first + size], positions, first)
+                for first, size in zip(firsts, sizes, strict=True)
+            ],
+            are_needed=[jnp.max(positions) >= first for first in firsts],
+            source_mask=jnp.broadcast_to(
+                memory.mask[:, None], (batch, beam, memory.mask.shape[1])
+            ),
         )
         x = self._embed(
             "target",
             tokens,
             jnp.broadcast_to(positions[:, None], tokens.shape),
-            num_positions,
+            sum(sizes),
         )
-        caches, weights = [], None
+        caches, attention = [], None
         for i, layer in enumerate(self.decoder):
             is_last = i == self.config.num_layers - 1
-            x, cached, weights = layer.decode_step(
+            x, cached, attention = layer.decode_step(
                 x,
-                step if is_last else dataclasses.replace(step, wants_weights=False),
+                step,
                 (cache.keys[i], cache.values[i]),
                 (memory.keys[i], memory.values[i]),
+                wants_weights=is_last and cache.attention is not None,
             )
             caches.append(cached)
         if self.config.norm == "pre":
             x = self.decoder_norm(x)
         keys, values = zip(*caches, strict=True)
-        if weights is not None:
-            weights = jnp.where(step.cross_mask, weights, 1.0)
-        return self.logits(x), Cache(keys, values, weights)
+        return self.logits(x), Cache(keys, values, attention)
 
     def _embed(
         self,
@@ -458,10 +476,6 @@ def precision_of(config: TransformerConfig) -> Precision:
     """The model's number formats; an "auto" that nobody replaced is float32."""
     formats = (config.dtype, config.matmul_dtype)
     return Precision(*("float32" if name == "auto" else name for name in formats))
-
-
-def _positions_per_block(beam_size: int) -> int:
-    return max(_BLOCK // beam_size, 1)
 
 
 def _attention(config: TransformerConfig) -> MultiHeadAttention:
