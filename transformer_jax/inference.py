@@ -671,7 +671,10 @@ class _Run:
             yield from done  # while the device is at work
             is_done, found = jax.device_get((is_done, found))
             slots = np.flatnonzero(is_done & (self._in_slot >= 0))
-            done = [(int(self._in_slot[slot]), _of_row(found, slot)) for slot in slots]
+            done = [
+                (int(self._in_slot[slot]), _of_row(found, slot))
+                for slot in slots.tolist()
+            ]
             self._in_slot[slots] = -1
         yield from done
 

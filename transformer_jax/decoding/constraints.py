@@ -13,8 +13,8 @@ def allowed_logits(
     logits: Float[Array, "beam vocab"],
     tokens: Int[Array, "beam max_length"],
     length: Int[Array, ""],
-    *,
     prefix: Int[Array, " prefix"],
+    *,
     no_repeat_ngram_size: int = 0,
     suppressed: Int[Array, "sequences length"] | None = None,
 ) -> Float[Array, "beam vocab"]:
