@@ -46,9 +46,11 @@ from transformer_jax.sharding import platform_of
 _LENGTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 # Source lengths for which there is a batch of slots: few, since each is a program.
 _CAPACITIES = (32, 64, 128, 256)
-_BATCH_TOKENS = {"cpu": 1024}  # of a device, where the config leaves it open
 _MOST_SCORED = 1024  # tokens of a side: attention grows with their square
-_ACCELERATOR_BATCH_TOKENS = 16_384
+# Of a device, where the config leaves it open: source positions, and hypotheses. More
+# make its products no faster, and a single sentence slower.
+_BATCHES = {"cpu": (2048, 128)}
+_ACCELERATOR_BATCH = (16_384, 2048)
 # Slots are filled again when this share of them is free.
 _REFILL_SHARE = 1 / 16
 
@@ -405,11 +407,12 @@ class Searcher:
         self, options: DecodingConfig, source_length: int, prefix_length: int = 0
     ) -> SearchPlan:
         """What is compiled for sources of up to `source_length` tokens."""
+        search = search_of(options)
         return SearchPlan(
             models=self.models,
-            search=search_of(options),
+            search=search,
             ensemble=self.ensemble,
-            rows=max(self._batch_tokens(options) // source_length, 1),
+            rows=self._rows(options, source_length, search.beam_size),
             source_length=source_length,
             max_length=self.most_tokens(options, source_length),
             prefix_length=prefix_length and _rounded_up(prefix_length, _LENGTHS),
@@ -457,7 +460,7 @@ class Searcher:
         batches = [
             (length, numbers[first : first + rows])
             for length, numbers in sorted(by_length.items(), reverse=True)
-            for rows in [self._score_rows(options, length)]
+            for rows in [self._rows(options, length, 1)]
             for first in range(0, len(numbers), rows)
         ]
         score = self._programs(
@@ -470,9 +473,8 @@ class Searcher:
         ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
             while batch := _taken(queue):
                 length, members = batch
-                sides = np.full(
-                    (2, self._score_rows(options, length), length), PAD_ID, np.int32
-                )
+                rows = self._rows(options, length, 1)
+                sides = np.full((2, rows, length), PAD_ID, np.int32)
                 for row, number in enumerate(members):
                     for side, ids in zip(sides, pairs[number], strict=True):
                         side[row, : len(ids) + 1] = [*ids, END_ID]
@@ -486,9 +488,6 @@ class Searcher:
                     )
 
         yield from self._on_devices(batches, work)
-
-    def _score_rows(self, options: DecodingConfig, length: int) -> int:
-        return max(self._batch_tokens(options) // length, 1)
 
     @property
     def most_scored(self) -> int:
@@ -522,11 +521,12 @@ class Searcher:
         configs = [model.config for model in self.models]
         return [c.max_length for c in configs if c.positions == "learned"]
 
-    def _batch_tokens(self, options: DecodingConfig) -> int:
+    def _rows(self, options: DecodingConfig, length: int, num_hypotheses: int) -> int:
+        """Rows of `length` tokens that a device takes at once."""
         if options.batch_tokens:
-            return options.batch_tokens
-        platform = platform_of(self.mesh)
-        return _BATCH_TOKENS.get(platform, _ACCELERATOR_BATCH_TOKENS)
+            return max(options.batch_tokens // length, 1)
+        tokens, most = _BATCHES.get(platform_of(self.mesh), _ACCELERATOR_BATCH)
+        return max(min(tokens // length, most // num_hypotheses), 1)
 
 
 def search_of(options: DecodingConfig) -> Search:

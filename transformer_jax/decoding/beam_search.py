@@ -8,8 +8,8 @@ into logits for the next one. It works in two layers:
   `jax.vmap`. So a sentence's hypotheses cannot depend on its neighbours.
 
 Each sentence stands at its own position, so that a new one can take the place of one
-that is done while the others go on: `start`, `replace` and `advance` are for those who
-keep a batch full; `beam_search` is all of them for one batch.
+that is done while the others go on: `start`, `advance`, `is_done` and `conclude` are
+for those who keep a batch full; `beam_search` is all of them for one batch.
 
 Two sets of `beam_size` hypotheses are kept for each sentence: the *alive*, all of the
 same length and still growing, and the *finished*, which ended with `end_id`. A slot
@@ -378,16 +378,12 @@ def advance(
             sentences = sentences._replace(coverage=covered)
         tokens = _continuations(search, sentences, logits, suppressed)
         grown = jax.vmap(partial(_grow, search))(sentences, tokens)
-        kept = jax.vmap(
-            lambda is_over, *pair: jax.tree.map(partial(_choose, is_over), *pair)
-        )(is_over, sentences, grown)
-        return SearchState(kept, cache)
+        keep = jax.vmap(
+            lambda is_over, *pair: jax.tree.map(partial(jnp.where, is_over), *pair)
+        )
+        return SearchState(keep(is_over, state.sentences, grown), cache)
 
     return lax.while_loop(goes_on, grow_all, state)
-
-
-def _choose(is_over: Array, old: Array, new: Array) -> Array:
-    return old if old is new else jnp.where(is_over, old, new)
 
 
 def _with_own_slots(sentence: Sentence) -> Sentence:
