@@ -19,9 +19,15 @@ from jax.sharding import PartitionSpec as P
 
 from transformer_jax.decoding.beam_search import (
     Hypotheses,
+    Request,
     Search,
+    SearchState,
+    advance,
     beam_search,
+    conclude,
+    is_done,
     length_penalty,
+    start,
 )
 
 PAD = START = 0  # never predicted by the test model
@@ -569,6 +575,246 @@ def test_length_penalty_is_the_one_of_gnmt():
     np.testing.assert_allclose(length_penalty(lengths, 1.0), [1.0, 2.0, 3.0], rtol=1e-6)
     np.testing.assert_allclose(length_penalty(lengths, 2.0), [1.0, 4.0, 9.0], rtol=1e-6)
     np.testing.assert_array_equal(length_penalty(lengths, 0.0), [1.0, 1.0, 1.0])
+
+
+def test_length_penalty_may_be_a_power_of_the_length():
+    lengths = jnp.array([0, 1, 4, 9])
+    for alpha, expected in [(0.0, [1, 1, 1, 1]), (0.5, [1, 1, 2, 3])]:
+        found = length_penalty(lengths, alpha, form="length")
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_the_form_of_the_length_penalty_decides_the_winner():
+    # [end] has probability 0.4, [1, end] 0.3; the rest, through 2, never ends.
+    # gnmt: log 0.3 / (7 / 6) < log 0.4; length: log 0.3 / 2 > log 0.4.
+    end = 3
+    chain = np.zeros((4, 4))
+    chain[0, [1, end]] = 0.6, 0.4
+    chain[1, [2, end]] = 0.5
+    chain[2, 2] = chain[end, end] = 1.0
+    scores = {
+        "gnmt": {(end,): np.log(0.4), (1, end): np.log(0.3) / (7 / 6)},
+        "length": {(end,): np.log(0.4), (1, end): np.log(0.3) / 2},
+    }
+    winners = {"gnmt": (end,), "length": (1, end)}
+    for form, score_of in scores.items():
+        found = search_chain(
+            chain_step(chain),
+            4,
+            alpha=1.0,
+            beam_size=2,
+            num_hypotheses=2,
+            end_id=end,
+            length_penalty_form=form,
+        )
+        assert tokens_of(found, 0, 0) == winners[form]
+        for rank in range(2):
+            expected = score_of[tokens_of(found, 0, rank)]
+            np.testing.assert_allclose(found.scores[0, rank], expected, rtol=1e-5)
+
+
+MANY = 20  # sentences of `search_many`
+
+
+@partial(jax.jit, static_argnames="search")
+def _search_many(search: Search) -> tuple[Hypotheses, jax.Array]:
+    limits = jnp.arange(MANY) % 7 + 4
+    model = random_model(43, num_sentences=MANY, num_tokens=5)
+    cache = start_cache(range(MANY), beam_size=search.beam_size, max_length=10)
+    state = SearchState(start(search, Request.of(limits), max_length=10), cache)
+    state = advance(model.step, state, search)
+    return conclude(search, state), state.sentences.length
+
+
+def search_many(**options: Any) -> tuple[Found, np.ndarray]:
+    """What was found for many sentences, and the steps of each."""
+    found, steps = _search_many(make_search(**options))
+    return on_host(found), np.asarray(steps)
+
+
+def first(found: Found, number: int) -> Found:
+    return Found(*(leaf[:, :number] for leaf in found))
+
+
+@pytest.mark.parametrize(
+    ("form", "alpha"), [("gnmt", 0.0), ("gnmt", 0.6), ("length", 0.6), ("length", 1.0)]
+)
+def test_without_an_early_stop_the_best_are_the_same(form, alpha):
+    options: dict[str, Any] = {
+        "beam_size": 5,
+        "num_hypotheses": 2,
+        "length_penalty": alpha,
+        "length_penalty_form": form,
+    }
+    early, early_steps = search_many(**options)
+    full, full_steps = search_many(**options, early_stopping=False)
+    assert_same(first(early, 2), first(full, 2), rtol=1e-6)
+    assert np.all(early_steps <= full_steps)
+    assert np.sum(early_steps) < np.sum(full_steps)
+
+
+def test_a_longer_list_begins_with_the_shorter_ones():
+    longest, _ = search_many(beam_size=5, num_hypotheses=5)
+    for number in (1, 2, 3, 4):
+        found, _ = search_many(beam_size=5, num_hypotheses=number)
+        assert_same(first(found, number), first(longest, number), rtol=1e-6)
+
+
+def test_a_beam_wide_enough_for_all_is_never_worse_than_greedy():
+    # 2^3 sequences of 3 tokens have 24 continuations: a beam of 12 drops none. (A
+    # narrow beam may lose what greedy finds; no search but this one promises it.)
+    sentences = range(50)
+    model = random_model(47, num_sentences=50, num_tokens=3, vocab_size=13)
+    greedy = search(model, sentences, [4] * 50, beam_size=1)
+    wide = search(model, sentences, [4] * 50, beam_size=12)
+    ended = greedy.is_finished[:, 0]
+    assert ended.sum() > 10
+    assert np.all(wide.is_finished[ended, 0])
+    gain = wide.scores[ended, 0] - greedy.scores[ended, 0]
+    assert np.all(gain > -1e-6)
+    assert np.any(gain > 0.1)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_a_coverage_penalty_prefers_what_attended_to_everything(beta):
+    #        0.6       0.5
+    #  start ---> 1 -------> 3 ---> end     0.30
+    #        \          \--> 4 ---> end     0.30: the only one to cover all
+    #    0.4  \--> 2 ------> 5 ---> end     0.40: first, so the slots change places
+    start_token, end = 0, 6
+    chain = np.zeros((7, 7))
+    chain[start_token, [1, 2]] = 0.6, 0.4
+    chain[1, [3, 4]] = 0.5
+    chain[2, 5] = 1.0
+    chain[[3, 4, 5, end], end] = 1.0
+    attention = np.array(  # of the feeding of each token, to three source tokens
+        [
+            [0.4, 0.3, 0.3],
+            [0.6, 0.2, 0.2],
+            [0.2, 0.7, 0.1],
+            [0.1, 0.1, 0.8],
+            [0.0, 0.5, 0.5],
+            [0.8, 0.1, 0.1],
+            [0.0, 0.0, 0.0],
+        ]
+    )
+    next_logits = chain_step(chain)
+
+    def step(tokens, positions, ancestors, cache):
+        logits, _ = next_logits(tokens, positions, ancestors, {})
+        return logits, {"attention": jnp.asarray(attention, jnp.float32)[tokens]}
+
+    found = on_host(
+        beam_search(
+            step,
+            {"attention": jnp.zeros((2, 3, 3))},
+            make_search(
+                beam_size=3, num_hypotheses=3, end_id=end, coverage_penalty=beta
+            ),
+            max_lengths=jnp.array([5, 2]),  # the second is done one step earlier
+            max_length=5,
+            attention=lambda cache: cache["attention"],
+        )
+    )
+    bodies = [((1, 3), 0.3), ((1, 4), 0.3), ((2, 5), 0.4)]
+    for sentence, last in enumerate([(end,), ()]):
+        expected = {}
+        for body, probability in bodies:
+            tokens = (*body, *last)
+            total = attention[[start_token, *tokens[:-1]]].sum(axis=0)
+            covered = np.log(np.minimum(total, 1.0)).sum()
+            score = np.log(probability) / penalty(len(tokens), 0.6) + beta * covered
+            expected[tokens] = score
+        scores = {
+            tokens_of(found, sentence, rank): found.scores[sentence, rank]
+            for rank in range(3)
+        }
+        assert scores.keys() == expected.keys()
+        for tokens, score in expected.items():
+            np.testing.assert_allclose(scores[tokens], score, rtol=1e-5)
+    assert tokens_of(found, 0, 0) == ((1, 4, end) if beta else (2, 5, end))
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+def test_a_refilled_slot_finds_what_its_sentence_finds_alone(sampling):
+    num_slots, beam_size, max_length = 3, 3, 9
+    limits = np.array([9, 2, 7, 5, 9, 1, 8, 9, 3, 6])
+    num_sentences = len(limits)
+    model = random_model(53, num_sentences=num_sentences, num_tokens=5)
+    options = make_search(beam_size=beam_size, num_hypotheses=2, sampling=sampling)
+    seeds = np.arange(2 * num_sentences, dtype=np.uint32).reshape(-1, 2)
+
+    def begin(sentences: Sequence[int], row_limits: Sequence[int]):
+        rows = np.array(sentences)
+        request = Request(
+            jnp.asarray(row_limits),
+            jnp.zeros(len(rows), jnp.int32),
+            jnp.full((len(rows), 0), -1),
+            jnp.asarray(seeds[rows]),
+        )
+        return start(options, request, max_length=max_length)
+
+    @jax.jit
+    def run(state: SearchState, num_done):
+        state = advance(model.step, state, options, num_done=num_done)
+        return state, is_done(options, state), conclude(options, state)
+
+    cache = start_cache([0] * num_slots, beam_size=beam_size, max_length=max_length)
+    state = SearchState(begin([0] * num_slots, [0] * num_slots), cache)
+    waiting, in_slot = list(range(num_sentences)), [-1] * num_slots
+    results: dict[int, Found] = {}
+    neighbours = set()
+    while waiting or max(in_slot) >= 0:
+        for slot in range(num_slots):
+            if in_slot[slot] < 0 and waiting:
+                sentence = in_slot[slot] = waiting.pop(0)
+                new = begin([sentence], [limits[sentence]])
+                sentences = jax.tree.map(
+                    lambda old, x, slot=slot: old.at[slot].set(x[0]),
+                    state.sentences,
+                    new,
+                )
+                rows = state.cache["sentence"].at[slot].set(sentence)
+                state = SearchState(sentences, {**state.cache, "sentence": rows})
+        neighbours.add(tuple(np.asarray(state.sentences.length).tolist()))
+        state, done, found = run(state, jnp.int32(in_slot.count(-1) + 1))
+        for slot in np.flatnonzero(done):
+            if in_slot[slot] >= 0:
+                row = jax.tree.map(lambda x, slot=slot: x[slot : slot + 1], found)
+                results[in_slot[slot]] = on_host(row)
+                in_slot[slot] = -1
+    assert any(len(set(lengths)) == num_slots for lengths in neighbours)
+
+    @jax.jit
+    def run_alone(sentence, limit):
+        cache = {
+            **start_cache([0], beam_size=beam_size, max_length=max_length),
+            "sentence": sentence[None],
+        }
+        alone = begin([0], [0])
+        request = alone.request._replace(
+            max_lengths=limit[None], seeds=jnp.asarray(seeds)[sentence][None]
+        )
+        return beam_search(
+            model.step,
+            cache,
+            options,
+            max_lengths=request.max_lengths,
+            max_length=max_length,
+            seeds=request.seeds if sampling else None,
+        )
+
+    for sentence in range(num_sentences):
+        alone = on_host(run_alone(jnp.int32(sentence), jnp.int32(limits[sentence])))
+        assert_same(results[sentence], alone, rtol=1e-6)
+        for rank in range(2):  # and has seen its own tokens, not the slot's last ones
+            if alone.lengths[0, rank]:
+                tokens = tokens_of(alone, 0, rank)
+                np.testing.assert_allclose(
+                    results[sentence].log_probs[0, rank],
+                    model.log_prob(sentence, tokens),
+                    rtol=1e-5,
+                )
 
 
 @pytest.mark.parametrize(

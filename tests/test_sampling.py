@@ -1,13 +1,14 @@
 """Truncation against numpy, and draws against the probabilities they are drawn from."""
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding.beam_search import Search, beam_search
+from transformer_jax.decoding.beam_search import Hypotheses, Search, beam_search
 from transformer_jax.decoding.sampling import truncated
 
 START, END = 0, 3
@@ -36,21 +37,24 @@ def truncated_in_numpy(
     return expected
 
 
-def samples(seeds, limit: int, *, beam_size: int, **options):
-    """Of the chain, one sentence for each seed."""
+@partial(jax.jit, static_argnames=("limit", "options"))
+def draw(seeds, limit: int, options: Search):
     with np.errstate(divide="ignore"):
         logits = jnp.asarray(np.log(CHAIN), jnp.float32)
-    found = beam_search(
+    return beam_search(
         lambda tokens, positions, ancestors, cache: (logits[tokens], cache),
         {},
-        Search(
-            end_id=END, start_id=START, beam_size=beam_size, sampling=True, **options
-        ),
+        options,
         max_lengths=jnp.full(len(seeds), limit),
         max_length=limit,
-        seeds=jnp.asarray(seeds),
+        seeds=seeds,
     )
-    return jax.tree.map(np.asarray, found)
+
+
+def samples(seeds, limit: int, **options) -> Hypotheses:
+    """Of the chain, one sentence for each seed."""
+    search = Search(end_id=END, start_id=START, sampling=True, **options)
+    return jax.tree.map(np.asarray, draw(seeds, limit, search))
 
 
 def seeds_of(numbers) -> np.ndarray:

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from transformer_jax.decoding.constraints import allowed_logits
 from transformer_jax.decoding.sampling import truncated
@@ -117,6 +117,21 @@ class Search:
                     f"{name} is {getattr(self, name)}, expected a finite number of at "
                     f"least 0: use 0 for no penalty."
                 )
+        for name in ("no_repeat_ngram_size", "sampling_topk"):
+            if getattr(self, name) < 0:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, expected at least 0 (off)."
+                )
+        if not 0 < self.sampling_topp <= 1:
+            raise ValueError(
+                f"sampling_topp is {self.sampling_topp}, expected more than 0 and at "
+                f"most 1 (all tokens)."
+            )
+        if not 0 < self.sampling_temperature < math.inf:
+            raise ValueError(
+                f"sampling_temperature is {self.sampling_temperature}, expected a "
+                f"finite number of more than 0."
+            )
 
     def penalty(self, length: Int[Array, "*axes"] | int) -> Float[Array, "*axes"]:
         """What a log-probability is divided by; see `length_penalty`."""
@@ -139,7 +154,7 @@ class Request(NamedTuple):
         max_lengths: Int[Array, " batch"],
         min_lengths: Int[Array, " batch"] | None = None,
         prefixes: Int[Array, "batch prefix"] | None = None,
-        seeds: Int[Array, "batch 2"] | None = None,
+        seeds: UInt32[Array, "batch 2"] | None = None,
     ) -> "Request":
         """The request with what is left out: no minimum, no prefix, seed 0."""
         (batch,) = max_lengths.shape
@@ -212,7 +227,7 @@ def beam_search(
     max_length: int,
     min_lengths: Int[Array, " batch"] | None = None,
     prefixes: Int[Array, "batch prefix"] | None = None,
-    seeds: Int[Array, "batch 2"] | None = None,
+    seeds: UInt32[Array, "batch 2"] | None = None,
     suppressed: Int[Array, "sequences length"] | None = None,
     attention: Callable[[PyTree], Float[Array, "batch beam source"]] | None = None,
 ) -> Hypotheses:
@@ -457,6 +472,8 @@ def _continuations(
     is_out = (tokens == search.end_id) & ~may_end[:, None, None]
     top_logits = jnp.where(is_out, -jnp.inf, top_logits)
     log_probs = top_logits + (sentences.alive_log_probs - log_normaliser)[..., None]
+    # A model that allows no token at all has no normaliser either.
+    log_probs = jnp.where(jnp.isneginf(top_logits), -jnp.inf, log_probs)
     num_candidates = min(num_candidates, beam_size * tokens_per_beam)
     log_probs, best = lax.top_k(log_probs.reshape(batch, -1), num_candidates)
     return _Continuations(

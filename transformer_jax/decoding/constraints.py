@@ -20,7 +20,7 @@ def allowed_logits(
 ) -> Float[Array, "beam vocab"]:
     """The logits, -inf where a token is forbidden.
 
-    A prefix is obeyed whatever else is forbidden: its own tokens are exempt.
+    A prefix is obeyed whatever else is forbidden here: its own tokens are exempt.
 
     Args:
       logits: of the token after each hypothesis.
