@@ -4,8 +4,10 @@ import gzip
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import evaluate
 import train
 from transformer_jax import __main__ as package_main
 from transformer_jax import command_line
-from transformer_jax.commands import translate
+from transformer_jax.commands import lines, translate
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.translation import Translator
 
@@ -606,3 +608,370 @@ def test_a_process_starts_anew_once_with_its_arguments_and_the_users_settings() 
     assert lines(GLIBC_TUNABLES="glibc.malloc.check=0")[1:] == [
         "glibc.malloc.check=0 ['a b', '--c=ä']"
     ]
+
+
+# The formats of translate and score
+
+SENTENCES = ["two", "", "the third of May", "\tat half past three", "two"]
+SHORT = ["--beam_size=3", "--max_length=6"]  # limits what an untrained model writes
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    path = tmp_path / "sentences.txt"
+    path.write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def output_of(command: Callable[..., Any]) -> Callable[..., list[str]]:
+    """Runs a command that must succeed: its lines."""
+
+    def run(*arguments: str) -> list[str]:
+        status, out, err = command(package_main.main, *arguments)
+        assert status == 0, err
+        assert out.endswith("\n")
+        return out.removesuffix("\n").split("\n")
+
+    return run
+
+
+def test_the_formats_of_a_translation_agree(
+    workdir: Path, sentences: Path, output_of: Callable[..., list[str]]
+) -> None:
+    flags = ["translate", f"--workdir={workdir}", f"--input={sentences}", *SHORT]
+    texts = output_of(*flags)
+    objects = [
+        json.loads(line) for line in output_of(*flags, "--format=jsonl", "--n_best=2")
+    ]
+    rows = [
+        line.split("\t") for line in output_of(*flags, "--format=tsv", "--n_best=2")
+    ]
+    assert [shown["line"] for shown in objects] == [1, 2, 3, 4, 5]
+    assert [shown["source"] for shown in objects] == [s.strip() for s in SENTENCES]
+    assert [shown["translation"] for shown in objects] == texts
+    expected = []
+    for shown in objects:
+        hypotheses = shown["hypotheses"]
+        assert len(hypotheses) == (2 if shown["source"] else 0)
+        assert shown["pieces"] == (1 if shown["source"] else 0)
+        assert not shown["was_cut"]
+        scores = [h["score"] for h in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        for rank, h in enumerate(hypotheses, start=1):
+            assert (h["tokens"][-1] == "</s>") == (h["stop"] == "end")
+            assert h["log_prob"] <= h["score"] < 0
+            assert "token_log_probs" not in h
+            numbers = [f"{h[key]:.6f}" for key in ("score", "log_prob")]
+            expected.append([str(shown["line"]), str(rank), *numbers, h["text"]])
+        if not hypotheses:
+            expected.append([str(shown["line"]), "1", "", "", ""])
+    assert rows == expected
+    assert texts[0] == texts[4] != ""
+    assert texts[1] == ""
+
+
+def test_details_have_a_number_for_each_word_piece(
+    workdir: Path, sentences: Path, output_of: Callable[..., list[str]]
+) -> None:
+    flags = ["translate", f"--workdir={workdir}", f"--input={sentences}", *SHORT]
+    flags += ["--format=jsonl", "--token_scores", "--attention", "--n_best=2"]
+    for heads in ([], ["--attention_layer=0", "--attention_heads=0, 1"]):
+        for line in output_of(*flags, *heads):
+            shown = json.loads(line)
+            for h in shown["hypotheses"]:
+                assert len(h["token_log_probs"]) == len(h["tokens"])
+                assert sum(h["token_log_probs"]) == pytest.approx(
+                    h["log_prob"], abs=1e-4
+                )
+                assert len(h["attention"]) == len(h["tokens"])
+                for weights in h["attention"]:
+                    assert len(weights) == len(shown["source_tokens"])
+                    assert sum(weights) == pytest.approx(1, abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--format=xml"], ["--format is xml", "text, jsonl, tsv"]),
+        (["--n_best=2"], ["--n_best=2", "--format=tsv"]),
+        (["--token_scores", "--format=tsv"], ["--token_scores needs --format=jsonl"]),
+        (["--attention"], ["--attention needs --format=jsonl"]),
+        (["--attention_heads=0"], ["need --attention"]),
+        (["--attention_layer=0"], ["need --attention"]),
+        (["JSONL", "--attention", "--attention_heads=a"], ["is a", "like 0,3"]),
+        (["JSONL", "--attention", "--attention_heads=2"], ["head 2"]),
+        (["JSONL", "--attention", "--attention_layer=1"], ["layer 1"]),
+        (["--sampling=true", "--beam_size=4"], ["--beam_size=4", "sampling"]),
+        (["--sampling_topk=3", "--beam_size=4"], ["--beam_size=4", "sampling"]),
+        (["--sampling=false", "--sampling_topk=3"], ["sampling_topk"]),
+        (["--sampling_topp=1.5"], ["sampling_topp is 1.5"]),
+        (["--sampling_temperature=0"], ["sampling_temperature is 0"]),
+        (["--sampling=maybe"], ["--sampling is maybe", "true or false"]),
+        (["--n_best=4", "--beam_size=3", "JSONL"], ["n_best is 4", "beam_size 3"]),
+        (["--min_length=6", "--max_length=6"], ["min_length is 6", "max_length 6"]),
+        (["--prefix=a", "--prefixes=INPUT"], ["--prefix and --prefixes"]),
+        (["--prefix=am am am am", "--max_length=3"], ["prefix", "limit"]),
+        (["--suppress= "], ["suppressed phrase", "blank"]),
+        (["--ensemble=votes"], ["--ensemble is votes"]),
+        (["--length_penalty_form=cubic"], ["--length_penalty_form is cubic"]),
+        (["--length_penalty=nan"], ["length_penalty is nan"]),
+        (["--max_length_factor=nan"], ["max_length_factor is nan"]),
+        (["--sampling_temperature=nan"], ["sampling_temperature is nan"]),
+        (["JSONL", "--attention", "--attention_heads=²"], ["is ²", "like 0,3"]),
+        (["--output="], ["--output"]),
+        (["--input="], ["--input"]),
+        (["--max_legnth=6"], ["no flag --max_legnth", "--max_length?"]),
+        (["more"], ["unrecognized arguments: more"]),
+    ],
+)
+def test_translation_refuses_what_contradicts_itself(
+    flags: list[str],
+    words: list[str],
+    workdir: Path,
+    sentences: Path,
+    refusal: Callable[..., str],
+) -> None:
+    flags = [flag.replace("JSONL", "--format=jsonl") for flag in flags]
+    flags = [flag.replace("INPUT", str(sentences)) for flag in flags]
+    error = refusal(
+        package_main.main,
+        "translate",
+        f"--workdir={workdir}",
+        f"--input={sentences}",
+        *flags,
+    )
+    for word in words:
+        assert word in error
+
+
+@pytest.mark.parametrize("window", [2, 2048])
+def test_each_translation_begins_with_its_prefix(
+    window: int,
+    workdir: Path,
+    sentences: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    output_of: Callable[..., list[str]],
+    refusal: Callable[..., str],
+) -> None:
+    monkeypatch.setattr(lines, "_MOST_LINES", window)
+    starts = ["zwei", "", "", "am", ""]
+    path, output = tmp_path / "prefixes.gz", tmp_path / "out"
+    flags = ["translate", f"--workdir={workdir}", f"--input={sentences}"]
+    given = [*flags, *SHORT, f"--prefixes={path}"]
+    path.write_bytes(gzip.compress("".join(f"{s}\n" for s in starts).encode()))
+    texts = output_of(*given)
+    free = output_of(*flags, *SHORT)
+    for text, alone, start in zip(texts, free, starts, strict=True):
+        assert text.startswith(start)
+        assert start or text == alone
+    path.write_bytes(gzip.compress(b"\n\n\n" + b"zwei " * 9 + b"\n\n"))
+    error = refusal(package_main.main, *given, f"--output={output}")
+    assert "prefix of" in error
+    assert " 4 has " in error  # its line in the file, in any window
+    output.write_bytes(b"precious")
+    for number, word in ((4, "fewer"), (6, "more")):
+        path.write_bytes(gzip.compress(b"a\n" * number))
+        error = refusal(package_main.main, *given, f"--output={output}")
+        assert f"{path} has {word} lines than {sentences}" in error
+        assert output.read_bytes() == b"precious"
+    path.write_bytes(gzip.compress(b"a\n" * 5))
+    before = path.read_bytes()
+    error = refusal(package_main.main, *given, f"--output={path}")
+    assert "--output is the --prefixes file" in error
+    assert path.read_bytes() == before
+
+
+def test_scores_agree_in_all_formats_and_with_the_search(
+    workdir: Path,
+    sentences: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    output_of: Callable[..., list[str]],
+) -> None:
+    search = [f"--workdir={workdir}", "--beam_size=100", "--length_penalty=0.6"]
+    starts = tmp_path / "starts"  # after them, an untrained model may end as well
+    starts.write_text("zwei\n\nder dritte Mai\nam Montag\n\n", encoding="utf-8")
+    found = [
+        (shown["source"], h)
+        for line in output_of(
+            *("translate", *search, f"--input={sentences}", f"--prefixes={starts}"),
+            *("--format=jsonl", "--n_best=4", "--token_scores", "--max_length=12"),
+        )
+        for shown in [json.loads(line)]
+        for h in shown["hypotheses"]
+        if h["stop"] == "end"
+    ]
+    assert len({h["text"] for _, h in found}) > 3
+    sides = [source for source, _ in found], [h["text"] for _, h in found]
+    names = "source", "target"
+    paths = dict(zip(names, (tmp_path / name for name in names), strict=True))
+    for name, side in zip(names, sides, strict=True):
+        paths[name].write_text("".join(f"{text}\n" for text in side), "utf-8")
+    score = ["score", *search, *(f"--{name}={path}" for name, path in paths.items())]
+    texts = output_of(*score)
+    rows = [line.split("\t") for line in output_of(*score, "--format=tsv")]
+    objects = [json.loads(line) for line in output_of(*score, "--format=jsonl")]
+    num_same = 0
+    for i, shown in enumerate(objects):
+        h = found[i][1]
+        assert shown["line"] == i + 1
+        assert (shown["source"], shown["target"]) == (sides[0][i], h["text"].strip())
+        assert shown["tokens"][-1] == "</s>"
+        assert sum(shown["token_log_probs"]) == pytest.approx(
+            shown["log_prob"], abs=1e-4
+        )
+        assert texts[i] == rows[i][0] == f"{shown['log_prob']:.6f}"
+        assert rows[i][1:] == [f"{shown['score']:.6f}", str(len(shown["tokens"]))]
+        if shown["tokens"] == h["tokens"]:  # a text has other word pieces as well
+            num_same += 1
+            for key in ("log_prob", "score", "token_log_probs"):
+                assert shown[key] == pytest.approx(h[key], abs=1e-4)
+    assert num_same > 3
+
+    piped = tmp_path / "pairs.tsv"
+    both = zip(*sides, strict=True)
+    piped.write_text("".join(f"{a} \t {b}\n" for a, b in both), encoding="utf-8")
+    with piped.open(encoding="utf-8") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        from_pairs = output_of("score", *search)
+    assert from_pairs == texts
+
+
+def test_score_refuses_pairs_that_are_none(
+    workdir: Path,
+    sentences: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Callable[..., str],
+) -> None:
+    score, source = ["score", f"--workdir={workdir}"], f"--source={sentences}"
+    target, output = tmp_path / "target", tmp_path / "out"
+    for number, word in ((1, "fewer"), (4, "fewer"), (6, "more")):
+        target.write_text("a\n" * number)
+        error = refusal(
+            package_main.main,
+            *score,
+            source,
+            f"--target={target}",
+            f"--output={output}",
+        )
+        assert f"{target} has {word} lines than {sentences}" in error
+    assert not output.exists()
+    assert "--source alone" in refusal(package_main.main, *score, source)
+    assert "--target alone" in refusal(package_main.main, *score, f"--target={target}")
+    assert "--format is csv" in refusal(package_main.main, *score, "--format=csv")
+    before = sentences.read_bytes()
+    target.write_text("a\n" * 5)
+    both = [source, f"--target={target}"]
+    for name, path in (("source", sentences), ("target", target)):
+        error = refusal(package_main.main, *score, *both, f"--output={path}")
+        assert f"--output is the --{name} file" in error
+    assert sentences.read_bytes() == before
+    for line, fields in (("one", 1), ("one\teins\tuno", 3), ("", 1)):
+        target.write_text(f"one\teins\n{line}\nx\ty\n")
+        with target.open(encoding="utf-8") as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            error = refusal(package_main.main, *score)
+        assert f"standard input line 2 has {fields} tab-separated fields" in error
+
+
+# An exported model
+
+
+def test_an_exported_model_translates_as_its_run(
+    workdir: Path,
+    sentences: Path,
+    tmp_path: Path,
+    command: Callable[..., Any],
+    refusal: Callable[..., str],
+) -> None:
+    export, output = tmp_path / "exported", tmp_path / "out"
+    one = ["export-model", f"--workdir={workdir}", f"--output={export}"]
+    status, out, err = command(package_main.main, *one, "--checkpoint=average")
+    assert (status, out) == (0, "")
+    assert str(export) in err
+    written = []
+    for model in ([f"{workdir}", "--checkpoint=average"], [f"{export}"]):
+        status, _, _ = command(
+            package_main.main,
+            *("translate", f"--workdir={model[0]}", *model[1:], *SHORT),
+            *(f"--input={sentences}", f"--output={output}", "--format=jsonl"),
+        )
+        assert status == 0
+        written.append(output.read_bytes())
+    assert written[0] == written[1]
+    before = {name: (export / name).read_bytes() for name in files_in(export)}
+    assert str(export) in refusal(package_main.main, *one)
+    assert before == {name: (export / name).read_bytes() for name in files_in(export)}
+
+
+# Processes that end before their input
+
+
+def started(workdir: Path, command: str, *flags: str) -> subprocess.Popen[bytes]:
+    program = [sys.executable, "-m", "transformer_jax", command]
+    return subprocess.Popen(
+        [*program, f"--workdir={workdir}", *flags],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """The status and stderr of a process whose standard input stays open."""
+    try:
+        status = process.wait(timeout=120)
+        assert process.stderr is not None
+        return status, process.stderr.read().decode()
+    finally:
+        process.kill()
+        for file in (process.stdin, process.stdout, process.stderr):
+            assert file is not None
+            file.close()
+
+
+def write_line(process: subprocess.Popen[bytes], line: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + b"\n")
+    process.stdin.flush()
+
+
+def test_who_reads_no_further_ends_a_translation_quietly(workdir: Path) -> None:
+    process = started(workdir, "translate")
+    write_line(process, b"")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"\n"  # while the input stays open
+    process.stdout.close()
+    write_line(process, b"")
+    assert ended(process) == (141, "")
+
+
+def test_an_interrupted_translation_leaves_the_old_file_alone(
+    workdir: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out"
+    output.write_bytes(b"old")
+    process = started(workdir, "translate", f"--output={output}")
+    write_line(process, b"")
+    partial, end = tmp_path / "out.partial", time.monotonic() + 120
+    while not partial.exists() or partial.read_bytes() != b"\n":
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, "")
+    assert files_in(tmp_path) == ["out"]
+    assert output.read_bytes() == b"old"
+
+
+def test_bad_lines_are_refused_while_more_may_come(workdir: Path) -> None:
+    process = started(workdir, "score")
+    write_line(process, b"no tab")
+    status, error = ended(process)
+    assert status == 2
+    assert error.startswith("error: standard input line 1 has 1 tab-separated fields")
+    assert error.count("\n") == 1

@@ -218,7 +218,7 @@ def test_a_value_in_place_of_a_group_says_so() -> None:
         ("checkpoint", "keep_last", 0),
         ("checkpoint", "average_last", 0),
         ("decoding", "beam_size", 0),
-        ("decoding", "batch_tokens", 0),
+        ("decoding", "batch_tokens", -1),
         ("decoding", "length_penalty", -0.5),
         ("decoding", "max_extra_length", -1),
         ("optimizer", "b1", 1.0),
@@ -289,3 +289,88 @@ def test_best_by_bleu_needs_sentences_to_score() -> None:
     assert "bleu_sentences" in error_of({"validation": {"bleu_sentences": 0}})
     by_loss = ValidationConfig(bleu_sentences=0, metric="loss")
     assert by_loss.bleu_sentences == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({"beam_size": 3, "n_best": 4}, ["n_best is 4", "beam_size 3"]),
+        ({"n_best": 5}, ["n_best is 5", "beam_size 4"]),
+        ({"sampling_topk": 5}, ["sampling_topk is 5", "decoding.sampling"]),
+        ({"sampling_topp": 0.9}, ["sampling_topp is 0.9", "decoding.sampling"]),
+        (
+            {"sampling_temperature": 0.5},
+            ["sampling_temperature is 0.5", "decoding.sampling"],
+        ),
+        ({"sampling": True, "sampling_topp": 1.5}, ["sampling_topp is 1.5"]),
+        ({"sampling": True, "sampling_topp": 0.0}, ["sampling_topp is 0.0"]),
+        ({"sampling": True, "sampling_topk": -1}, ["sampling_topk is -1"]),
+        (
+            {"sampling": True, "sampling_temperature": 0.0},
+            ["sampling_temperature is 0.0"],
+        ),
+        (
+            {"sampling": True, "coverage_penalty": 0.2},
+            ["coverage_penalty is 0.2", "decoding.sampling"],
+        ),
+        ({"coverage_penalty": -0.2}, ["coverage_penalty is -0.2"]),
+        ({"min_length": 7, "max_length": 7}, ["min_length is 7", "max_length 7"]),
+        ({"min_length": 9, "max_length": 7}, ["min_length is 9", "max_length 7"]),
+        ({"min_length": -1}, ["min_length is -1"]),
+        ({"max_length": -1}, ["max_length is -1"]),
+        ({"max_length_factor": -0.5}, ["max_length_factor is -0.5"]),
+        ({"no_repeat_ngram_size": -1}, ["no_repeat_ngram_size is -1"]),
+        ({"n_best": 0}, ["n_best is 0"]),
+    ],
+)
+def test_a_search_that_contradicts_itself_is_one_line(values, names) -> None:
+    message = error_of({"decoding": values})
+    assert all(name in message for name in names)
+    with pytest.raises(UserError) as caught:
+        DecodingConfig(**values)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"beam_size": 4, "n_best": 4},
+        {"sampling": True, "beam_size": 1, "n_best": 9},
+        {"sampling": True, "sampling_topk": 5, "sampling_topp": 1.0},
+        {"sampling": True, "sampling_topp": 0.5, "sampling_temperature": 2.0},
+        {"coverage_penalty": 0.2},
+        {"min_length": 6, "max_length": 7},
+        {"min_length": 500},  # without a maximum: it is raised
+        {"max_length_factor": 0.0, "max_extra_length": 1},
+    ],
+)
+def test_a_search_at_the_edge_of_what_is_allowed_is_built(values) -> None:
+    built = freeze({"decoding": values}).decoding
+    assert built == DecodingConfig(**values)
+    for name, value in values.items():
+        assert getattr(built, name) == value
+
+
+def test_the_greedy_search_keeps_limits_and_leaves_out_all_else() -> None:
+    limits = {
+        "min_length": 2,
+        "max_length": 30,
+        "max_length_factor": 1.5,
+        "max_extra_length": 7,
+        "no_repeat_ngram_size": 3,
+        "length_penalty": 0.9,
+        "batch_tokens": 64,
+    }
+    greedy = DecodingConfig(beam_size=1, **limits)
+    beam = DecodingConfig(beam_size=8, n_best=5, coverage_penalty=0.2, **limits)
+    assert beam.greedy() == greedy
+    sampled = DecodingConfig(
+        sampling=True,
+        n_best=9,
+        sampling_topk=5,
+        sampling_topp=0.5,
+        sampling_temperature=2.0,
+        **limits,
+    )
+    assert sampled.greedy() == greedy
+    assert greedy.greedy() == greedy

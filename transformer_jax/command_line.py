@@ -108,7 +108,9 @@ class Parser(argparse.ArgumentParser):
             else:
                 rest.append(argument)
         # Before argparse looks: it would rather say what is missing.
-        for name in (argument.partition("=")[0] for argument in rest):
+        for name, equals, value in (argument.partition("=") for argument in rest):
+            if name in self._option_string_actions and equals and not value:
+                raise UserError(f"{name} is empty, expected {name}=VALUE")
             if name.startswith("--") and name not in self._option_string_actions:
                 known = list(self._option_string_actions)
                 if takes_config:
@@ -129,6 +131,22 @@ def require_writable(path: Path) -> None:
         raise UserError(f"no folder {path.parent}: make it, or write elsewhere")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"folder {path.parent} cannot be written to: write elsewhere")
+
+
+def require_other_file(output: str | None, name: str, path: str | None) -> None:
+    """Refuses to write over what is read.
+
+    Args:
+      output: path of --output.
+      name: of the flag that gives the input.
+      path: of the input.
+
+    Raises:
+      UserError: they are the same file.
+    """
+    both = [Path(p) for p in (path, output) if p]
+    if len(both) == 2 and all(map(Path.exists, both)) and os.path.samefile(*both):
+        raise UserError(f"--output is the --{name} file {path}: write elsewhere")
 
 
 def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
@@ -285,6 +303,8 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     0 = done; 2 = a mistake of the user's, one line on standard error; 130 =
     interrupted.
     """
+    if sys.stderr is None:  # closed: what is said there is said to nobody
+        sys.stderr = open(os.devnull, "w")
     logging.set_verbosity(logging.WARNING)
     logging.use_absl_handler()
     flags.FLAGS.mark_as_parsed()  # absl's own flags have no part here
@@ -304,7 +324,7 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
         print(
             f"error: out of memory ({str(error).splitlines()[0]}): set "
             "training.max_tokens_per_device, lower the batch, or split the model over "
-            "more devices (mesh.fsdp)",
+            "more devices (mesh.fsdp); in translation, lower beam_size or batch_tokens",
             file=sys.stderr,
         )
         _exit_alone(_ERROR_STATUS)

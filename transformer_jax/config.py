@@ -280,6 +280,9 @@ class DecodingConfig:
     batch_tokens: int = 0  # source positions of a device at once; 0 = by the device
 
     def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"decoding.{name} is {value}, expected a finite number")
         _require_positive(self, "beam_size", "n_best")
         _require_not_negative(self, "length_penalty", "coverage_penalty")
         _require_not_negative(self, "min_length", "max_length", "max_length_factor")

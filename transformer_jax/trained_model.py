@@ -8,9 +8,12 @@ nor the config of the training is needed to load it.
 import dataclasses
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
@@ -26,10 +29,20 @@ from transformer_jax.config import (
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
+from transformer_jax.models import Transformer
 
 _PARAMETERS = "model.safetensors"
 _CONFIG = "config.json"
 _FORMAT = "transformer_jax model 1"
+_KINDS = {  # of the values in an exported config.json
+    "model": dict,
+    "decoding": dict,
+    "source_language": str,
+    "target_language": str,
+    "max_length": int,
+    "steps": list,
+    "shared_vocabulary": bool,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,11 +149,15 @@ class TrainedModel:
             values = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(values, dict) or values.pop("format", "") != _FORMAT:
                 raise ValueError(f'expected "format": "{_FORMAT}"')
+            for name, kind in _KINDS.items():
+                if type(values[name]) is not kind:
+                    raise ValueError(f"{name} is {values[name]!r}")
             shared = values.pop("shared_vocabulary")
             config = freeze_group(TransformerConfig, values.pop("model"), "model")
             decoding = freeze_group(DecodingConfig, values.pop("decoding"), "decoding")
-            values["steps"] = tuple(values["steps"])
+            values["steps"] = tuple(map(int, values["steps"]))
             params = _nested(safetensors.numpy.load_file(folder / _PARAMETERS))
+            _require_parameters_of(config, params)
             return cls(
                 config=config,
                 decoding=decoding,
@@ -175,6 +192,7 @@ class TrainedModel:
             "model": dataclasses.asdict(self.config),
             "shared_vocabulary": self.vocabularies.source is self.vocabularies.target,
         }
+        arrays = {path: np.ascontiguousarray(x) for path, x in _leaves(self.params)}
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -182,24 +200,36 @@ class TrainedModel:
             self.vocabularies.save(partial)
             text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
             write_whole(partial / _CONFIG, text.encode())
-            write_whole(
-                partial / _PARAMETERS, safetensors.numpy.save(_flat(self.params))
-            )
+            write_whole(partial / _PARAMETERS, safetensors.numpy.save(arrays))
             partial.replace(folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, np.ndarray]:
-    """Arrays by path: "decoder_0/feed_forward/w1"."""
+def _require_parameters_of(config: TransformerConfig, params: Any) -> None:
+    token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    expected = jax.eval_shape(Transformer(config).init, key, token, token)["params"]
+    shapes, given = (
+        {path: leaf.shape for path, leaf in _leaves(tree)}
+        for tree in (expected, params)
+    )
+    for path in sorted(shapes.keys() | given.keys()):
+        if shapes.get(path) != given.get(path):
+            raise ValueError(
+                f"parameter {path} is {given.get(path, 'missing')}, expected "
+                f"{shapes.get(path, 'none')}"
+            )
+
+
+def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Arrays, or their shapes, by path: "decoder_0/feed_forward/w1"."""
     if not isinstance(tree, dict):
-        return {prefix: np.ascontiguousarray(tree)}
-    return {
-        path: leaf
-        for name, branch in tree.items()
-        for path, leaf in _flat(branch, f"{prefix}/{name}" if prefix else name).items()
-    }
+        yield prefix, tree
+        return
+    for name, branch in tree.items():
+        yield from _leaves(branch, f"{prefix}/{name}" if prefix else name)
 
 
 def _nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -268,6 +268,7 @@ class Translator:
         token_log_probs: bool = False,
         attention: Attention | None = None,
         seed: int = 0,
+        first_number: int = 1,
         progress: Callable[[int], object] = lambda _: None,
     ) -> list[Translation]:
         """All that is asked about each sentence, in order.
@@ -290,6 +291,7 @@ class Translator:
           attention: which weights hypotheses carry; absent = none.
           seed: for sampling. A sentence's sample is a function of the seed and the
             sentence: the same sentence gives the same sample.
+          first_number: of the first sentence, for errors.
           progress: called with the number of sentences each time some are done.
 
         Raises:
@@ -304,7 +306,7 @@ class Translator:
         for number, line in enumerate(lines):
             for i, ids in enumerate(line.pieces):
                 prefix = prefix_ids[number] if i == 0 else []
-                self._require_room(prefix, ids, number)
+                self._require_room(prefix, ids, first_number + number)
                 jobs.append(Job(ids, prefix, _seed(seed, ids)))
                 owners.append(number)
         left = collections.Counter(owners)
@@ -431,7 +433,7 @@ class Translator:
         most = self.searcher.most_tokens(self.decoding, len(ids) + 1)
         if len(prefix) >= most:
             raise UserError(
-                f"the prefix of sentence {number + 1} has {len(prefix)} tokens, "
+                f"the prefix of sentence {number} has {len(prefix)} tokens, "
                 f"expected fewer than the {most} of its translation's limit: shorten "
                 "it, or raise max_length or max_extra_length"
             )

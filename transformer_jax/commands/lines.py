@@ -56,8 +56,8 @@ class Input:
                 number, last = number + chunk.count(b"\n"), chunk
             return number + (not last.endswith(b"\n"))
 
-    def windows(self) -> Iterator[list[str]]:
-        """Lists of lines, decoded and without the spaces around them.
+    def windows(self, *, strip: str = " \t\r") -> Iterator[list[str]]:
+        """Lists of lines, decoded and without the outer characters `strip`.
 
         A file is read in large parts. Of a pipe, each list is what has come by then, so
         that nobody waits for lines that are not there yet.
@@ -68,9 +68,12 @@ class Input:
         first = 1
         with self._opened() as file:
             is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-            parts = _parts(file) if is_file else _Arriving(file, self._naming_failure)
+            parts: Iterable[list[bytes]] = _parts(file)
+            if not is_file:
+                parts = _Arriving(_read_lines(file.fileno()), self._naming_failure)
             for lines in parts:
-                yield decode_lines(b"".join(lines), self.name, first_line=first)
+                content = b"".join(lines)
+                yield decode_lines(content, self.name, strip=strip, first_line=first)
                 first += len(lines)
 
     @contextlib.contextmanager
@@ -90,6 +93,24 @@ class Input:
         except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"cannot read {self.name}: {reason}") from error
+
+
+def _read_lines(descriptor: int) -> Iterator[bytes]:
+    """Lines as they come, past Python's buffer.
+
+    A thread that waits in a buffered read holds its lock, and Python ends with a crash
+    where it finds one held.
+    """
+    begun: list[bytes] = []  # of a line whose end has not come
+    while chunk := os.read(descriptor, 1 << 16):
+        *whole, rest = chunk.split(b"\n")
+        for line in whole:
+            yield b"".join([*begun, line, b"\n"])
+            begun = []
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield b"".join(begun)
 
 
 def _parts(file: BinaryIO) -> Iterator[list[bytes]]:
@@ -160,6 +181,8 @@ class _Arriving:
 def opened_output(path: str | None) -> Iterator[BinaryIO]:
     """Standard output, or a file, plain or .gz, that is there when all is written."""
     if path is None:
+        if sys.stdout is None:
+            raise UserError("standard output is closed: give --output=FILE")
         yield sys.stdout.buffer
         sys.stdout.flush()
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, require_writable
+from transformer_jax.command_line import Parser, require_other_file, require_writable
 from transformer_jax.commands.lines import Input, opened_output
 from transformer_jax.errors import UserError
 
@@ -47,6 +47,8 @@ def score(arguments: Sequence[str]) -> None:
         raise UserError(f"--{given} alone is given, expected --source and --target")
     if flags.output:
         require_writable(Path(flags.output))
+    for name in ("source", "target"):
+        require_other_file(flags.output, name, getattr(flags, name))
     source = Input(flags.source)
     target = Input(flags.target) if flags.target else None
 
@@ -80,7 +82,7 @@ def score(arguments: Sequence[str]) -> None:
 def _pairs(source: Input, target: Input | None) -> Iterator[list[tuple[str, str]]]:
     number = 0
     if target is None:
-        for lines in source.windows():
+        for lines in source.windows(strip=" \r"):
             pairs = []
             for line in lines:
                 number += 1

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, require_writable
+from transformer_jax.command_line import Parser, require_other_file, require_writable
 from transformer_jax.commands.lines import Input, opened_output
+from transformer_jax.data.sources import decode_lines
 from transformer_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ def translate(arguments: Sequence[str]) -> None:
     _require_consistent(flags)
     source = Input(flags.input)
     prefixes = Input(flags.prefixes) if flags.prefixes else None
+    if source.is_terminal and (flags.output or prefixes):
+        name = "output" if flags.output else "prefixes"
+        raise UserError(f"--{name} does not go with a conversation: give --input=FILE")
 
     from transformer_jax.commands.models import load_translator
 
@@ -49,7 +52,11 @@ def translate(arguments: Sequence[str]) -> None:
     ):
         for lines, starts in _with_prefixes(source, prefixes, flags.prefix):
             translations = translator.translations(
-                lines, prefixes=starts, progress=progress.update, **options
+                lines,
+                prefixes=starts,
+                first_number=problems.num_lines + 1,
+                progress=progress.update,
+                **options,
             )
             written = []
             for translation in translations:
@@ -121,10 +128,7 @@ def _require_consistent(flags: argparse.Namespace) -> None:
     if flags.output:
         require_writable(Path(flags.output))
     for name in ("input", "prefixes"):
-        path = getattr(flags, name)
-        both = [Path(p) for p in (path, flags.output) if p]
-        if len(both) == 2 and all(map(Path.exists, both)) and os.path.samefile(*both):
-            raise UserError(f"--output is the --{name} file {path}: write elsewhere")
+        require_other_file(flags.output, name, getattr(flags, name))
     if flags.n_best and flags.n_best > 1 and flags.format == "text":
         raise UserError(
             f"--n_best={flags.n_best} does not fit in --format=text, a line for each "
@@ -136,7 +140,7 @@ def _require_consistent(flags: argparse.Namespace) -> None:
     if flags.prefix and flags.prefixes:
         raise UserError("--prefix and --prefixes are both given: drop one")
     heads = flags.attention_heads.split(",") if flags.attention_heads else []
-    if not all(head.strip().isdigit() for head in heads):
+    if not all(head.strip().isdecimal() for head in heads):
         raise UserError(
             f"--attention_heads is {flags.attention_heads}, expected numbers like 0,3"
         )
@@ -244,14 +248,18 @@ def _converse(
     number = 0
     while True:
         print("> ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line:
+        content = sys.stdin.buffer.readline()
+        if not content:
             print(file=sys.stderr)
             return
         warm_up.join()
-        (translation,) = translator.translations(
-            [line.strip()], prefixes=prefixes, **options
-        )
+        try:
+            (translation,) = translator.translations(
+                decode_lines(content, "the sentence"), prefixes=prefixes, **options
+            )
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            continue
         number += 1
         for shown in _shown(translation, number, flags):
             print(shown, flush=True)
