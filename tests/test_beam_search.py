@@ -465,6 +465,7 @@ def test_a_hypothesis_does_not_depend_on_its_neighbours():
     assert_same(alone, jax.tree.map(lambda leaf: leaf[3:4], together), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_search_on_several_devices_finds_the_same():
     batch, beam_size, max_length = 2 * jax.device_count(), 3, 7
     model = random_model(41, num_sentences=batch, num_tokens=6)
@@ -660,6 +661,7 @@ def test_a_longer_list_begins_with_the_shorter_ones():
         assert_same(first(found, number), first(longest, number), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_beam_wide_enough_for_all_is_never_worse_than_greedy():
     # 2^3 sequences of 3 tokens have 24 continuations: a beam of 12 drops none. (A
     # narrow beam may lose what greedy finds; no search but this one promises it.)

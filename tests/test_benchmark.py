@@ -51,6 +51,7 @@ def test_matmul_rate_is_positive(dtype: str):
     assert benchmark.matmul_rate(dtype, size=64) > 0
 
 
+@pytest.mark.slow
 def test_benchmark_reports_the_best_rates_and_the_share(
     monkeypatch: pytest.MonkeyPatch,
 ):

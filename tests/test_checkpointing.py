@@ -139,6 +139,7 @@ def test_a_fingerprint_changes_with_any_bit_and_any_order_and_not_with_the_mesh(
 # Damage
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_is_noticed_wherever_it_changes_a_number(tmp_path, warnings):
     save(tmp_path, 1)
     whole = load_params(tmp_path)

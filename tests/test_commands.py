@@ -255,6 +255,7 @@ def test_training_refuses_bad_flags(
         assert word in error
 
 
+@pytest.mark.slow
 def test_training_refuses_the_workdir_of_another_config_or_vocabulary(
     data: Path, workdir: Path, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
@@ -283,6 +284,7 @@ def test_training_refuses_the_workdir_of_another_config_or_vocabulary(
         learned.write_bytes(before)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_another_text(
     data: Path, workdir: Path, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
@@ -746,6 +748,7 @@ def test_translation_refuses_what_contradicts_itself(
 
 
 @pytest.mark.parametrize("window", [2, 2048])
+@pytest.mark.slow
 def test_each_translation_begins_with_its_prefix(
     window: int,
     workdir: Path,

@@ -215,6 +215,7 @@ def assert_finds(found: Hypotheses, row: int, **rules) -> None:
     ("ngram", "suppressed"),
     [(0, None), (1, None), (2, ((-1, 2), (1, 1))), (0, ((0, 1, END), (-1, -1, 0)))],
 )
+@pytest.mark.slow
 def test_a_wide_beam_finds_all_that_is_allowed_and_nothing_else(ngram, suppressed):
     # Together in one batch, each sentence with its own minimum and prefix.
     min_lengths = [0, 1, 3, 0, 0, 2]

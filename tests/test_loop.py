@@ -96,6 +96,7 @@ def test_a_run_stopped_and_resumed_across_epochs_ends_bit_identical(
     assert together == alone
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_early_says_so_and_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,6 +198,7 @@ def test_rematerialisation_does_not_change_the_update(on_one_device):
     assert_same_run((losses, params), on_one_device)
 
 
+@pytest.mark.slow
 def test_a_bfloat16_run_stays_near_float32(on_one_device):
     model = dataclasses.replace(CONFIG.model, dtype="bfloat16", matmul_dtype="bfloat16")
     config = dataclasses.replace(CONFIG, model=model)
@@ -233,6 +234,7 @@ def test_an_update_that_is_not_finite_changes_nothing_but_the_counts():
     )
 
 
+@pytest.mark.slow
 def test_a_long_gradient_is_clipped_to_the_given_norm():
     optimizer = dataclasses.replace(CONFIG.optimizer, clip_norm=1e-3)
     config = dataclasses.replace(CONFIG, optimizer=optimizer)

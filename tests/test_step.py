@@ -105,6 +105,7 @@ def test_a_batch_of_padding_leaves_a_finite_state(state):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.slow
 def test_bfloat16_products_compile_for_a_batch_of_any_size(rows):
     # XLA's CPU backend lacks some forms of bfloat16 products; which ones it makes
     # depends on the shapes.

@@ -373,7 +373,7 @@ class Searcher:
                 run = _Run(self, plan, programs, params, jobs, options, forbidden)
                 return run.search(queue)
 
-            yield from self._on_devices(numbers, work)
+            yield from self._on_devices(numbers, work, at_once=plan.rows)
 
     def _programs(self, plan: Any, make: Callable[[Any], Any]) -> Any:
         with self._lock:
@@ -385,13 +385,18 @@ class Searcher:
         self,
         tasks: Sequence[Any],
         work: Callable[[Any, deque[Any]], Iterator[Any]],
+        *,
+        at_once: int,
     ) -> Iterator[Any]:
-        """What `work(params, tasks)` yields on each device, from a queue they share."""
+        """What `work(params, tasks)` yields on each device, from a queue they share.
+
+        Each takes `at_once` tasks at once, and compiles for itself: there are no more
+        devices than so many tasks keep busy.
+        """
         if not tasks:
             return
         share = deque(tasks[jax.process_index() :: jax.process_count()])
-        # No more devices than have something to do: each compiles for itself.
-        devices = self.mesh.local_devices[: len(share)]
+        devices = self.mesh.local_devices[: -(-len(share) // at_once)]
         workers = [
             functools.partial(work, _on_device(self.params, device), share)
             for device in devices
@@ -487,7 +492,7 @@ class Searcher:
                         weights[row, :target, :source],
                     )
 
-        yield from self._on_devices(batches, work)
+        yield from self._on_devices(batches, work, at_once=4)
 
     @property
     def most_scored(self) -> int:
