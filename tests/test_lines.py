@@ -231,7 +231,7 @@ class Endless:
 @pytest.mark.usefixtures("small_windows")
 def test_a_fast_pipe_is_read_no_further_than_a_window(line: bytes, most: int) -> None:
     endless = Endless(line)
-    windows = iter(lines._Arriving(endless, contextlib.nullcontext))
+    windows = iter(lines._Arriving(endless, "endless"))
     total = 0
     for _ in range(5):
         window = next(windows)
@@ -254,7 +254,7 @@ def test_an_error_of_the_reader_comes_after_the_lines_before_it(
         raise error
 
     source = Input(str(written(tmp_path / "text", b"a\n")))
-    windows = iter(lines._Arriving(failing(), source._naming_failure))
+    windows = iter(lines._Arriving(failing(), source.name))
     come: list[bytes] = []
     while len(come) < 2:
         come.extend(next(windows))

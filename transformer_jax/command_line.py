@@ -119,6 +119,16 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(rest), overrides
 
 
+def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuses a value of the flag --`name` that is not one of the choices.
+
+    Raises:
+      UserError: naming them.
+    """
+    if value not in choices:
+        raise UserError(f"--{name} is {value}, expected one of {', '.join(choices)}")
+
+
 def require_writable(path: Path) -> None:
     """Refuses, before long work, a path that could not be written in the end.
 
@@ -155,9 +165,9 @@ def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
     values = {name: value for name, value in values.items() if value is not None}
     for name in ("early_stopping", "sampling"):
         if name in values:
-            truth = {"true": True, "false": False}.get(values[name].lower())
-            if truth is None:
-                raise UserError(f"--{name} is {values[name]}, expected true or false")
+            truth = _value(values[name], False)
+            if not isinstance(truth, bool):
+                raise UserError(f"--{name} is {truth}, expected true or false")
             values[name] = truth
     if any(name.startswith("sampling_") for name in values):
         values.setdefault("sampling", True)
@@ -166,9 +176,9 @@ def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
             f"--beam_size={values['beam_size']} and sampling, which has no beam: drop "
             "one of them (--n_best is the number of samples)"
         )
-    form = values.get("length_penalty_form", "gnmt")
-    if form not in ("gnmt", "length"):
-        raise UserError(f"--length_penalty_form is {form}, expected gnmt or length")
+    if "length_penalty_form" in values:
+        forms = ("gnmt", "length")
+        require_choice("length_penalty_form", values["length_penalty_form"], forms)
     return values
 
 

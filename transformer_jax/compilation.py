@@ -26,7 +26,7 @@ from transformer_jax.data.batch import Batch
 from transformer_jax.data.pipeline import rows_of_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference import Searcher
-from transformer_jax.models import Transformer, num_parameters
+from transformer_jax.models import Transformer, num_parameters, parameter_shapes
 from transformer_jax.sharding import (
     BatchLayout,
     batch_sharding,
@@ -426,10 +426,9 @@ def _train_step(config: ExperimentConfig, mesh: Mesh) -> _Call:
 
 def _searcher(config: ExperimentConfig, mesh: Mesh) -> Searcher:
     model = Transformer(config.model.on_platform(platform_of(mesh)))
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    params = jax.eval_shape(model.init, key, tokens, tokens)["params"]
-    params = jax.tree.map(lambda x: _placed(x, replicated(mesh)), params)
+    params = jax.tree.map(
+        lambda x: _placed(x, replicated(mesh)), parameter_shapes(model.config)
+    )
     return Searcher([model], [params], mesh)
 
 

@@ -23,7 +23,7 @@ Group = typing.TypeVar("Group")
 
 def _require_positive(config: Any, *names: str) -> None:
     for name in names:
-        if getattr(config, name) <= 0:
+        if not 0 < getattr(config, name) < math.inf:
             raise UserError(
                 f"{_group(config)}.{name} is {getattr(config, name)}, expected more "
                 "than 0"
@@ -32,7 +32,7 @@ def _require_positive(config: Any, *names: str) -> None:
 
 def _require_not_negative(config: Any, *names: str) -> None:
     for name in names:
-        if getattr(config, name) < 0:
+        if not 0 <= getattr(config, name) < math.inf:
             raise UserError(
                 f"{_group(config)}.{name} is {getattr(config, name)}, expected 0 or "
                 "more"
@@ -280,9 +280,6 @@ class DecodingConfig:
     batch_tokens: int = 0  # source positions of a device at once; 0 = by the device
 
     def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UserError(f"decoding.{name} is {value}, expected a finite number")
         _require_positive(self, "beam_size", "n_best")
         _require_not_negative(self, "length_penalty", "coverage_penalty")
         _require_not_negative(self, "min_length", "max_length", "max_length_factor")

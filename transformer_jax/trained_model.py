@@ -8,15 +8,14 @@ nor the config of the training is needed to load it.
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import safetensors
 import safetensors.numpy
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer_jax.checkpointing import load_checkpoint
 from transformer_jax.config import (
@@ -29,7 +28,7 @@ from transformer_jax.config import (
 from transformer_jax.data.tokenizer import Tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
-from transformer_jax.models import Transformer
+from transformer_jax.models import parameter_shapes
 
 _PARAMETERS = "model.safetensors"
 _CONFIG = "config.json"
@@ -156,12 +155,12 @@ class TrainedModel:
             config = freeze_group(TransformerConfig, values.pop("model"), "model")
             decoding = freeze_group(DecodingConfig, values.pop("decoding"), "decoding")
             values["steps"] = tuple(map(int, values["steps"]))
-            params = _nested(safetensors.numpy.load_file(folder / _PARAMETERS))
-            _require_parameters_of(config, params)
+            arrays = safetensors.numpy.load_file(folder / _PARAMETERS)
+            _require_parameters_of(config, arrays)
             return cls(
                 config=config,
                 decoding=decoding,
-                params=params,
+                params=unflatten_dict(arrays, sep="/"),
                 vocabularies=Vocabularies.load(folder, shared=shared),
                 **values,
             )
@@ -192,7 +191,8 @@ class TrainedModel:
             "model": dataclasses.asdict(self.config),
             "shared_vocabulary": self.vocabularies.source is self.vocabularies.target,
         }
-        arrays = {path: np.ascontiguousarray(x) for path, x in _leaves(self.params)}
+        flat = flatten_dict(self.params, sep="/")
+        arrays = {path: np.ascontiguousarray(x) for path, x in flat.items()}
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -207,37 +207,13 @@ class TrainedModel:
             raise
 
 
-def _require_parameters_of(config: TransformerConfig, params: Any) -> None:
-    token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    expected = jax.eval_shape(Transformer(config).init, key, token, token)["params"]
-    shapes, given = (
-        {path: leaf.shape for path, leaf in _leaves(tree)}
-        for tree in (expected, params)
-    )
-    for path in sorted(shapes.keys() | given.keys()):
-        if shapes.get(path) != given.get(path):
-            raise ValueError(
-                f"parameter {path} is {given.get(path, 'missing')}, expected "
-                f"{shapes.get(path, 'none')}"
-            )
-
-
-def _leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Arrays, or their shapes, by path: "decoder_0/feed_forward/w1"."""
-    if not isinstance(tree, dict):
-        yield prefix, tree
-        return
-    for name, branch in tree.items():
-        yield from _leaves(branch, f"{prefix}/{name}" if prefix else name)
-
-
-def _nested(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, array in arrays.items():
-        *branches, leaf = path.split("/")
-        here = tree
-        for name in branches:
-            here = here.setdefault(name, {})
-        here[leaf] = array
-    return tree
+def _require_parameters_of(
+    config: TransformerConfig, arrays: Mapping[str, np.ndarray]
+) -> None:
+    expected: Any = flatten_dict(parameter_shapes(config), sep="/")
+    for path in sorted(expected.keys() | arrays.keys()):
+        given, wanted = (
+            tree[path].shape if path in tree else "none" for tree in (arrays, expected)
+        )
+        if given != wanted:
+            raise ValueError(f"parameter {path} is {given}, expected {wanted}")

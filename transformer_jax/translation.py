@@ -16,7 +16,7 @@ import numpy as np
 from absl import logging
 from jax.sharding import Mesh
 
-from transformer_jax.config import DecodingConfig, MeshConfig
+from transformer_jax.config import DecodingConfig, MeshConfig, freeze_group
 from transformer_jax.data.sentences import split_sentences
 from transformer_jax.data.tokenizer import END_ID, Tokenizer
 from transformer_jax.errors import UserError
@@ -228,12 +228,13 @@ class Translator:
         """The same translator with another search, for example `beam_size=1`.
 
         Raises:
-          UserError: a value is out of range, or contradicts another.
+          UserError: no such option, or a value is out of range or contradicts another.
         """
+        options = {**dataclasses.asdict(self.decoding), **changes}
         return Translator(
             self.searcher,
             self.vocabularies,
-            dataclasses.replace(self.decoding, **changes),
+            freeze_group(DecodingConfig, options, "decoding"),
             languages=self.languages,
             max_length=self.max_length,
             steps=self.steps,
@@ -299,7 +300,8 @@ class Translator:
           UserError: prefixes that do not fit, phrases without any word piece.
         """
         _require_texts(sentences)
-        self.require_valid(suppress, attention)
+        suppressed = self._suppressed(suppress)
+        self._require_there(attention)
         lines = self._lines(sentences, split=split)
         jobs, owners = [], []
         prefix_ids = self._prefixes(prefixes, len(sentences))
@@ -312,7 +314,6 @@ class Translator:
         left = collections.Counter(owners)
         progress(len(lines) - len(left))
         found: list[Any] = [None] * len(jobs)
-        suppressed = self._suppressed(suppress)
         for number, result in self.searcher.search(
             jobs, self.decoding, suppressed=suppressed
         ):
@@ -338,8 +339,7 @@ class Translator:
           UserError: a blank phrase, or a layer or head that is not there.
         """
         self._suppressed(suppress)
-        if attention is not None:
-            self.searcher.require_attention(attention.layer, attention.heads)
+        self._require_there(attention)
 
     def score(
         self,
@@ -437,6 +437,10 @@ class Translator:
                 f"expected fewer than the {most} of its translation's limit: shorten "
                 "it, or raise max_length or max_extra_length"
             )
+
+    def _require_there(self, attention: Attention | None) -> None:
+        if attention is not None:
+            self.searcher.require_attention(attention.layer, attention.heads)
 
     def _suppressed(self, phrases: Sequence[str]) -> list[list[int]]:
         if isinstance(phrases, str):

@@ -7,15 +7,15 @@ import os
 import stat
 import sys
 import threading
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from transformer_jax.data.sources import decode_lines
+from transformer_jax.data.sources import decode_lines, naming_failure
 from transformer_jax.errors import UserError
 from transformer_jax.files import opened_whole
 
+FORMATS = ("text", "jsonl", "tsv")  # of what is written
 # What is read before it is worked on: enough to sort by length, little to keep.
 _MOST_LINES = 2048
 _MOST_BYTES = 4 << 20
@@ -70,7 +70,7 @@ class Input:
             is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
             parts: Iterable[list[bytes]] = _parts(file)
             if not is_file:
-                parts = _Arriving(_read_lines(file.fileno()), self._naming_failure)
+                parts = _Arriving(_read_lines(file.fileno()), self.name)
             for lines in parts:
                 content = b"".join(lines)
                 yield decode_lines(content, self.name, strip=strip, first_line=first)
@@ -81,18 +81,30 @@ class Input:
         if self.path is None:
             yield sys.stdin.buffer
             return
-        with self._naming_failure():
+        with naming_failure(self.name):
             opener = gzip.open if self.path.endswith(".gz") else open
             with opener(self.path, "rb") as file:
                 yield cast(BinaryIO, file)
 
-    @contextlib.contextmanager
-    def _naming_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, EOFError, zlib.error) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise UserError(f"cannot read {self.name}: {reason}") from error
+
+def paired(first: Input, second: Input) -> Iterator[tuple[list[str], list[str]]]:
+    """Windows of one input with the lines of another beside them.
+
+    Raises:
+      UserError: the other has fewer lines, or more.
+    """
+    given = (line for lines in second.windows() for line in lines)
+    for lines in first.windows():
+        beside = [line for _, line in zip(lines, given, strict=False)]
+        if len(beside) < len(lines):
+            raise UserError(
+                f"{second.name} has fewer lines than {first.name}, expected as many"
+            )
+        yield lines, beside
+    if next(given, None) is not None:
+        raise UserError(
+            f"{second.name} has more lines than {first.name}, expected as many"
+        )
 
 
 def _read_lines(descriptor: int) -> Iterator[bytes]:
@@ -129,13 +141,8 @@ def _parts(file: BinaryIO) -> Iterator[list[bytes]]:
 class _Arriving:
     """Reads on another thread; each iteration gives all that has come so far."""
 
-    def __init__(
-        self,
-        lines: Iterable[bytes],
-        naming_failure: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> None:
-        self._lines = lines
-        self._naming_failure = naming_failure
+    def __init__(self, lines: Iterable[bytes], name: str) -> None:
+        self._lines, self._name = lines, name
         self._come: collections.deque[bytes] = collections.deque()
         self._size = 0
         self._end: BaseException | None = None
@@ -144,7 +151,7 @@ class _Arriving:
     def _read(self) -> None:
         end: BaseException = StopIteration()
         try:
-            with self._naming_failure():
+            with naming_failure(self._name):
                 for line in self._lines:
                     with self._changed:
                         self._changed.wait_for(self._has_room)

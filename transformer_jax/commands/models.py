@@ -1,9 +1,10 @@
 """The translator that a command's flags name."""
 
 import argparse
+from typing import get_args
 
-from transformer_jax.command_line import decoding_changes
-from transformer_jax.errors import UserError
+from transformer_jax.command_line import decoding_changes, require_choice
+from transformer_jax.inference import Ensemble
 from transformer_jax.trained_model import TrainedModel
 from transformer_jax.translation import Translator
 
@@ -14,11 +15,7 @@ def load_translator(flags: argparse.Namespace) -> Translator:
     Raises:
       UserError: a folder without a model, or options that contradict each other.
     """
-    if flags.ensemble not in ("probabilities", "log_probabilities"):
-        raise UserError(
-            f"--ensemble is {flags.ensemble}, expected probabilities or "
-            "log_probabilities"
-        )
+    require_choice("ensemble", flags.ensemble, get_args(Ensemble))
     models = [TrainedModel.load(folder, flags.checkpoint) for folder in flags.workdir]
     translator = Translator.of(*models, ensemble=flags.ensemble)
     return translator.with_decoding(**decoding_changes(flags))

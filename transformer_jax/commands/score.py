@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, require_other_file, require_writable
-from transformer_jax.commands.lines import Input, opened_output
+from transformer_jax.command_line import (
+    Parser,
+    require_choice,
+    require_other_file,
+    require_writable,
+)
+from transformer_jax.commands.lines import FORMATS, Input, opened_output, paired
+from transformer_jax.data.sources import TSV_STRIP, Pair, split_pair
 from transformer_jax.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_jax.translation import Score
-
-_FORMATS = ("text", "jsonl", "tsv")
 
 
 def score(arguments: Sequence[str]) -> None:
@@ -38,10 +42,7 @@ def score(arguments: Sequence[str]) -> None:
         "number of word pieces; jsonl: all that, and that of each word piece",
     )
     flags, _ = parser.parse(arguments)
-    if flags.format not in _FORMATS:
-        raise UserError(
-            f"--format is {flags.format}, expected one of {', '.join(_FORMATS)}"
-        )
+    require_choice("format", flags.format, FORMATS)
     if (flags.source is None) != (flags.target is None):
         given = "target" if flags.source is None else "source"
         raise UserError(f"--{given} alone is given, expected --source and --target")
@@ -79,34 +80,18 @@ def score(arguments: Sequence[str]) -> None:
         )
 
 
-def _pairs(source: Input, target: Input | None) -> Iterator[list[tuple[str, str]]]:
-    number = 0
-    if target is None:
-        for lines in source.windows(strip=" \r"):
-            pairs = []
-            for line in lines:
-                number += 1
-                fields = line.split("\t")
-                if len(fields) != 2:
-                    raise UserError(
-                        f"{source.name} line {number} has {len(fields)} tab-separated "
-                        "fields, expected 2: source text, a tab, target text"
-                    )
-                pairs.append((fields[0].strip(), fields[1].strip()))
-            yield pairs
+def _pairs(source: Input, target: Input | None) -> Iterator[list[Pair]]:
+    if target is not None:
+        for lines, targets in paired(source, target):
+            yield list(zip(lines, targets, strict=True))
         return
-    given = (line for lines in target.windows() for line in lines)
-    for lines in source.windows():
-        targets = [line for _, line in zip(lines, given, strict=False)]
-        if len(targets) < len(lines):
-            raise UserError(
-                f"{target.name} has fewer lines than {source.name}, expected as many"
-            )
-        yield list(zip(lines, targets, strict=True))
-    if next(given, None) is not None:
-        raise UserError(
-            f"{target.name} has more lines than {source.name}, expected as many"
-        )
+    number = 0
+    for lines in source.windows(strip=TSV_STRIP):
+        yield [
+            split_pair(line, f"{source.name} line {number + i}")
+            for i, line in enumerate(lines, start=1)
+        ]
+        number += len(lines)
 
 
 def _shown(pair: tuple[str, str], score: "Score | None", number: int, kind: str) -> str:

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from transformer_jax.command_line import Parser, require_other_file, require_writable
-from transformer_jax.commands.lines import Input, opened_output
+from transformer_jax.command_line import (
+    Parser,
+    require_choice,
+    require_other_file,
+    require_writable,
+)
+from transformer_jax.commands.lines import FORMATS, Input, opened_output, paired
 from transformer_jax.data.sources import decode_lines
 from transformer_jax.errors import UserError
 
 if TYPE_CHECKING:
     from transformer_jax.translation import Translation, Translator
-
-_FORMATS = ("text", "jsonl", "tsv")
 
 
 def translate(arguments: Sequence[str]) -> None:
@@ -121,10 +124,7 @@ def _parser() -> Parser:
 
 def _require_consistent(flags: argparse.Namespace) -> None:
     """Refuses, before long work, what cannot be meant."""
-    if flags.format not in _FORMATS:
-        raise UserError(
-            f"--format is {flags.format}, expected one of {', '.join(_FORMATS)}"
-        )
+    require_choice("format", flags.format, FORMATS)
     if flags.output:
         require_writable(Path(flags.output))
     for name in ("input", "prefixes"):
@@ -168,22 +168,11 @@ def _with_prefixes(
     source: Input, prefixes: Input | None, prefix: str | None
 ) -> Iterator[tuple[list[str], list[str]]]:
     """Lines, and what their translations begin with."""
-    if prefixes is None:
-        for lines in source.windows():
-            yield lines, [prefix] if prefix else []
+    if prefixes is not None:
+        yield from paired(source, prefixes)
         return
-    given = (line for lines in prefixes.windows() for line in lines)
     for lines in source.windows():
-        starts = [start for _, start in zip(lines, given, strict=False)]
-        if len(starts) < len(lines):
-            raise UserError(
-                f"{prefixes.name} has fewer lines than {source.name}, expected as many"
-            )
-        yield lines, starts
-    if next(given, None) is not None:
-        raise UserError(
-            f"{prefixes.name} has more lines than {source.name}, expected as many"
-        )
+        yield lines, [prefix] if prefix else []
 
 
 def _shown(

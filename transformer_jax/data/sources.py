@@ -4,10 +4,12 @@ A source has three splits, train, validation and test, each a list of raw text p
 tensorflow-datasets will be a third kind, beside `_files` and `_phrases`.
 """
 
+import contextlib
 import dataclasses
 import gzip
 import math
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.errors import UserError
 
 Pair = tuple[str, str]  # source text, target text
+TSV_STRIP = " \r"  # around a line of a pair: a tab there has an empty side beside it
 
 _NUM_EVALUATION_PHRASES = 1000  # of validation and of test
 _MAX_HELD_OUT_SHARE = 0.05
@@ -133,16 +136,23 @@ def _read_pairs(config: DataConfig, stem: str) -> list[Pair]:
 
 
 def _read_tsv(path: Path) -> list[Pair]:
-    pairs = []
-    for number, line in enumerate(read_lines(path, strip=" \r"), start=1):
-        fields = line.split("\t")
-        if len(fields) != 2:
-            raise UserError(
-                f"{path} line {number} has {len(fields)} tab-separated fields, "
-                "expected 2: source text, a tab, target text"
-            )
-        pairs.append((fields[0].strip(), fields[1].strip()))
-    return pairs
+    lines = read_lines(path, strip=TSV_STRIP)
+    return [split_pair(line, f"{path} line {i}") for i, line in enumerate(lines, 1)]
+
+
+def split_pair(line: str, where: str) -> Pair:
+    """The two sides of a line with a tab between them; `where` it stands, for errors.
+
+    Raises:
+      UserError: another number of fields.
+    """
+    fields = line.split("\t")
+    if len(fields) != 2:
+        raise UserError(
+            f"{where} has {len(fields)} tab-separated fields, expected 2: source text, "
+            "a tab, target text"
+        )
+    return fields[0].strip(), fields[1].strip()
 
 
 def _find(path: Path) -> Path | None:
@@ -162,17 +172,24 @@ def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
     Raises:
       UserError: unreadable, empty, binary, or not UTF-8 (names the line).
     """
-    try:
+    with naming_failure(str(path)):
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot read {path}: {reason}") from error
     if not content.strip():
         kind = "has blank lines only" if content else "is empty"
         raise UserError(f"{path} {kind}, expected one sentence a line")
     return decode_lines(content, str(path), strip=strip)
+
+
+@contextlib.contextmanager
+def naming_failure(name: str) -> Iterator[None]:
+    """Turns what reading a file, plain or .gz, raises into one line with its name."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"cannot read {name}: {reason}") from error
 
 
 def decode_lines(

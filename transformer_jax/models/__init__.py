@@ -14,6 +14,7 @@ from transformer_jax.models.transformer import (
     Transformer,
     TransformerConfig,
     num_parameters,
+    parameter_shapes,
     precision_of,
 )
 
@@ -28,6 +29,7 @@ __all__ = [
     "TransformerConfig",
     "causal_mask",
     "num_parameters",
+    "parameter_shapes",
     "precision_of",
     "scaled_dot_product_attention",
     "segment_mask",

@@ -267,9 +267,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Array, "batch query key"]:
         """The weights of `attend_blockwise`, the mean of all heads."""
         query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query)
-        logits = jnp.einsum(
-            "bqhd,bhdk->bhqk", query, key, preferred_element_type=jnp.float32
-        )
-        logits = logits * self.d_k**-0.5
-        logits = jnp.where(mask[:, None], logits, jnp.finfo(jnp.float32).min)
-        return jnp.mean(jax.nn.softmax(logits, axis=-1), axis=1)
+        keys = key.transpose(0, 3, 1, 2)
+        # No values are wanted: what the keys would give in their place is not computed.
+        _, weights = scaled_dot_product_attention(query, keys, keys, mask[:, None])
+        return jnp.mean(weights, axis=1)

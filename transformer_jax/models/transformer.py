@@ -467,9 +467,14 @@ def num_parameters(config: TransformerConfig) -> int:
     >>> num_parameters(TransformerConfig.base(vocab_size=37_000))
     63045632
     """
+    return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(config)))
+
+
+def parameter_shapes(config: TransformerConfig) -> Any:
+    """The tree of a model's parameters, with shapes in place of arrays."""
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(Transformer(config).init, key, tokens, tokens)["params"]
 
 
 def precision_of(config: TransformerConfig) -> Precision:
