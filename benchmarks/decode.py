@@ -162,7 +162,7 @@ def _run_ours(job: Any, *, repeats: int, profile: bool) -> list[Any]:
     import jax
 
     from benchmarks.peers import Run
-    from transformer_jax import inference
+    from transformer_jax import inference, plans
     from transformer_jax.config import MeshConfig
     from transformer_jax.models import Transformer
     from transformer_jax.sharding import make_mesh, replicated, to_global
@@ -170,7 +170,7 @@ def _run_ours(job: Any, *, repeats: int, profile: bool) -> list[Any]:
     mesh = make_mesh(MeshConfig())
     params = to_global(job.params, replicated(mesh))
     searcher = inference.Searcher([Transformer(job.config)], [params], mesh)
-    jobs = [inference.Job(source) for source in job.sources]
+    jobs = [plans.Job(source) for source in job.sources]
     options = DecodingConfig(beam_size=job.beam_size, length_penalty=job.length_penalty)
     if job.output_length:
         options = dataclasses.replace(

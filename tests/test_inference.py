@@ -15,8 +15,9 @@ from transformer_jax import inference
 from transformer_jax.config import DecodingConfig, MeshConfig, TransformerConfig
 from transformer_jax.data.tokenizer import END_ID, START_ID, train_tokenizer
 from transformer_jax.errors import UserError
-from transformer_jax.inference import Job, Searcher, combined
+from transformer_jax.inference import Searcher
 from transformer_jax.models import Transformer
+from transformer_jax.plans import Job, combined
 from transformer_jax.sharding import make_mesh, replicated, to_global
 from transformer_jax.trained_model import TrainedModel, Vocabularies
 from transformer_jax.translation import Translator
@@ -286,9 +287,9 @@ def test_a_slot_is_refilled_while_its_neighbour_goes_on(alone, monkeypatch, foun
     slots: list[tuple[tuple[int, ...], bool]] = []
     advance = inference._Run._advance
 
-    def spied(run, is_more_to_come):
-        slots.append((tuple(run._in_slot), is_more_to_come or bool(run._waiting)))
-        return advance(run, is_more_to_come)
+    def spied(run):
+        slots.append((tuple(run._in_slot), bool(run._queue or run._waiting)))
+        return advance(run)
 
     monkeypatch.setattr(inference._Run, "_advance", spied)
     again = dict(alone.search(random_jobs(40), OPTIONS))

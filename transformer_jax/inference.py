@@ -8,38 +8,33 @@ it is padded. So a translation is the same, to the last bit, whatever its neighb
 and however many devices there are.
 """
 
-import dataclasses
 import functools
 import math
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int
 
 from transformer_jax import processes
 from transformer_jax.config import DecodingConfig
 from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID
-from transformer_jax.decoding.beam_search import (
-    Hypotheses,
-    Request,
-    Search,
-    SearchState,
-    Sentence,
-    Step,
-    advance,
-    conclude,
-    is_done,
-    start,
-)
+from transformer_jax.decoding.beam_search import Hypotheses, Search, SearchState
 from transformer_jax.errors import UserError
-from transformer_jax.models import Cache, Memory, Transformer
+from transformer_jax.models import Transformer
+from transformer_jax.plans import (
+    Ensemble,
+    Job,
+    Programs,
+    ScorePlan,
+    SearchPlan,
+    Slots,
+)
 from transformer_jax.sharding import platform_of
 
 # Padded lengths of sentences with the end token; longer ones go on doubling.
@@ -54,17 +49,6 @@ _ACCELERATOR_BATCH = (16_384, 2048)
 # Slots are filled again when this share of them is free.
 _REFILL_SHARE = 1 / 16
 
-Ensemble = Literal["probabilities", "log_probabilities"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A sentence to search for, as token ids without start and end."""
-
-    source: Sequence[int]
-    prefix: Sequence[int] = ()
-    seed: int = 0  # for sampling, below 2^64
-
 
 class Found(NamedTuple):
     """The hypotheses of one sentence, best first, without empty slots."""
@@ -73,242 +57,6 @@ class Found(NamedTuple):
     log_probs: list[float]
     scores: list[float]
     is_finished: list[bool]  # ended by the end token, not by the limit
-
-
-class Slots(NamedTuple):
-    """Sentences under way, and what their steps read."""
-
-    state: SearchState
-    memories: tuple[Memory, ...]  # a model each
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchPlan:
-    """What is compiled: the models, the search, and the shape of a device's batch."""
-
-    models: tuple[Transformer, ...]
-    search: Search
-    ensemble: Ensemble
-    rows: int  # slots of a device
-    source_length: int  # most tokens of a source, end included
-    max_length: int  # most tokens of a hypothesis, end included
-    prefix_length: int = 0  # most tokens of a prefix
-
-    def encode(self, params: Sequence[Any], source: Array) -> tuple[Memory, ...]:
-        """The memories of rows [rows, any length up to `source_length`]."""
-        missing = self.source_length - source.shape[1]
-        segments = (source != PAD_ID).astype(jnp.int32)
-        memories = []
-        for model, weights in zip(self.models, params, strict=True):
-            variables = {"params": weights}
-            encoded: Any = model.apply(variables, source, segments, method="encode")
-            memory, _ = self._start_decoding(model, weights, encoded, segments)
-            memories.append(
-                Memory(
-                    tuple(_padded(x, missing, axis=3) for x in memory.keys),
-                    tuple(_padded(x, missing, axis=2) for x in memory.values),
-                    _padded(memory.mask, missing, axis=1),
-                )
-            )
-        return tuple(memories)
-
-    def empty(self, params: Sequence[Any]) -> Slots:
-        """Slots without a sentence."""
-        memories, caches = [], []
-        for model, weights in zip(self.models, params, strict=True):
-            shape = self.rows, self.source_length
-            encoded = jnp.zeros((*shape, model.config.d_model))
-            memory, cache = self._start_decoding(
-                model, weights, encoded, jnp.zeros(shape, jnp.int32)
-            )
-            memories.append(memory)
-            caches.append(cache)
-        return Slots(
-            SearchState(self._start(_request(self, {}, self.rows)), tuple(caches)),
-            tuple(memories),
-        )
-
-    def insert(
-        self,
-        old: tuple[Sentence, tuple[Memory, ...]],
-        memories: tuple[Memory, ...],
-        request: Request,
-        where: Int[Array, " rows"],
-    ) -> tuple[Sentence, tuple[Memory, ...]]:
-        """What is in the slots, with row r of what is new in slot `where[r]`, if any.
-
-        The cache needs nothing: what others left there is no ancestor's.
-        """
-        new = self._start(request), memories
-        return jax.tree.map(lambda x, y: x.at[where].set(y, mode="drop"), old, new)
-
-    def advance(
-        self,
-        params: Sequence[Any],
-        slots: Slots,
-        suppressed: Int[Array, "sequences length"] | None,
-        num_done: Int[Array, ""],
-    ) -> tuple[Slots, Array, Hypotheses]:
-        """The slots when `num_done` are done; which are; what was found in each."""
-        step = self._step(params, slots.memories)
-        state = advance(
-            step,
-            slots.state,
-            self.search,
-            num_done=num_done,
-            suppressed=suppressed,
-            attention=self._attention,
-        )
-        found = jax.tree.map(
-            lambda leaf: leaf[:, : self.search.num_hypotheses],
-            conclude(self.search, state),
-        )
-        return Slots(state, slots.memories), is_done(self.search, state), found
-
-    def _start(self, request: Request) -> Sentence:
-        covered = self.source_length if self.search.coverage_penalty else 0
-        return start(
-            self.search, request, max_length=self.max_length, num_covered=covered
-        )
-
-    def _start_decoding(
-        self, model: Transformer, params: Any, encoded: Array, segments: Array
-    ) -> tuple[Memory, Cache]:
-        started: Any = model.apply(
-            {"params": params},
-            encoded,
-            segments,
-            beam_size=self.search.beam_size,
-            max_length=self.max_length,
-            wants_attention=self.search.coverage_penalty > 0,
-            method="start_decoding",
-        )
-        return started
-
-    def _step(self, params: Sequence[Any], memories: tuple[Memory, ...]) -> Step:
-        def step(
-            tokens: Array, positions: Array, ancestors: Array, caches: tuple[Cache, ...]
-        ) -> tuple[Array, tuple[Cache, ...]]:
-            predictions = [
-                model.apply(
-                    {"params": weights},
-                    tokens,
-                    positions,
-                    ancestors,
-                    cache,
-                    memory,
-                    method="decode_step",
-                )
-                for model, weights, cache, memory in zip(
-                    self.models, params, caches, memories, strict=True
-                )
-            ]
-            logits, caches = zip(*predictions, strict=True)
-            return combined(logits, self.ensemble), caches
-
-        return step
-
-    def _attention(self, caches: tuple[Cache, ...]) -> Array:
-        return jnp.mean(
-            jnp.stack([c.attention for c in caches if c.attention is not None]), axis=0
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class ScorePlan:
-    """What is compiled to score given translations."""
-
-    models: tuple[Transformer, ...]
-    ensemble: Ensemble
-    attention: tuple[int, tuple[int, ...]] | None  # layer, heads: see `Searcher.score`
-
-    def score(
-        self, params: Sequence[Any], source: Array, target: Array
-    ) -> tuple[Float[Array, "rows target"], Float[Array, "rows target source"]]:
-        """Log-probability of each target token, and attention, 0 wide if not wanted."""
-        shifted = jnp.roll(target, 1, axis=1).at[:, 0].set(START_ID)
-        segments = [(side != PAD_ID).astype(jnp.int32) for side in (source, target)]
-        logits, weights = [], []
-        for model, model_params in zip(self.models, params, strict=True):
-            scores, kept = model.apply(
-                {"params": model_params},
-                source,
-                shifted,
-                *segments,
-                mutable=["intermediates"] if self.attention else [],
-            )
-            logits.append(scores)
-            if self.attention:
-                weights.append(self._weights(kept["intermediates"]))
-        scores = combined(logits, self.ensemble)
-        log_probs = jnp.take_along_axis(scores, target[..., None], axis=-1)[..., 0]
-        log_probs = log_probs - jax.nn.logsumexp(scores, axis=-1)
-        no_weights = jnp.zeros((*target.shape, 0))
-        if not weights:
-            return log_probs, no_weights
-        return log_probs, jnp.mean(jnp.stack(weights), axis=0)
-
-    def _weights(self, kept: Any) -> Float[Array, "rows target source"]:
-        assert self.attention is not None
-        layer, heads = self.attention
-        number = layer % sum(name.startswith("decoder_") for name in kept)
-        (weights,) = kept[f"decoder_{number}"]["cross_attention"]["attention_weights"]
-        chosen = weights[:, jnp.asarray(heads)] if heads else weights
-        return jnp.mean(chosen, axis=1)
-
-
-def combined(
-    logits: Sequence[Float[Array, "*axes vocab"]], ensemble: Ensemble
-) -> Float[Array, "*axes vocab"]:
-    """The logits of several models as one: the average of their (log-)probabilities.
-
-    An average of log-probabilities is made a distribution again by the next softmax.
-    """
-    if len(logits) == 1:
-        return logits[0]
-    log_probs = jnp.stack([jax.nn.log_softmax(x, axis=-1) for x in logits])
-    if ensemble == "log_probabilities":
-        return jnp.mean(log_probs, axis=0)
-    return jax.nn.logsumexp(log_probs, axis=0) - math.log(len(logits))
-
-
-def _padded(x: Array, missing: int, *, axis: int) -> Array:
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = (0, missing)
-    return jnp.pad(x, widths)
-
-
-def _request(
-    plan: SearchPlan, jobs: Mapping[int, tuple[Job, int, int]], num_rows: int
-) -> Request:
-    """The request of row -> (job, most tokens, least tokens); other rows are empty."""
-    most, least = np.zeros((2, num_rows), np.int32)
-    prefixes = np.full((num_rows, plan.prefix_length), -1, np.int32)
-    seeds = np.zeros((num_rows, 2), np.uint32)
-    for row, (job, most[row], least[row]) in jobs.items():
-        prefixes[row, : len(job.prefix)] = job.prefix
-        seeds[row] = job.seed >> 32, job.seed & 0xFFFF_FFFF
-    arrays: Any = most, least, prefixes, seeds
-    return Request(*arrays)
-
-
-class Programs(NamedTuple):
-    """The functions of a plan, compiled when they are first used on a device."""
-
-    encode: Any
-    empty: Any
-    insert: Any
-    advance: Any
-
-    @classmethod
-    def of(cls, plan: SearchPlan) -> "Programs":
-        """Slots are handed over: what `insert` and `advance` get, they overwrite."""
-        return cls(
-            encode=jax.jit(plan.encode),
-            empty=jax.jit(plan.empty),
-            insert=jax.jit(plan.insert, donate_argnums=0),
-            advance=jax.jit(plan.advance, donate_argnums=1),
-        )
 
 
 class Searcher:
@@ -363,17 +111,10 @@ class Searcher:
             plan = self.plan(options, capacity, longest_prefix)
             programs = self._programs(plan, Programs.of)
             numbers.sort(key=lambda number: -len(jobs[number].source))
-
-            def work(
-                params: Any,
-                queue: deque[int],
-                plan: Any = plan,
-                programs: Any = programs,
-            ) -> Iterator[tuple[int, Found]]:
-                run = _Run(self, plan, programs, params, jobs, options, forbidden)
-                return run.search(queue)
-
-            yield from self._on_devices(numbers, work, at_once=plan.rows)
+            run = functools.partial(
+                _Run, self, plan, programs, jobs, options, forbidden
+            )
+            yield from self._on_devices(numbers, run, at_once=plan.rows)
 
     def _programs(self, plan: Any, make: Callable[[Any], Any]) -> Any:
         with self._lock:
@@ -384,7 +125,7 @@ class Searcher:
     def _on_devices(
         self,
         tasks: Sequence[Any],
-        work: Callable[[Any, deque[Any]], Iterator[Any]],
+        work: Callable[[Any, deque[Any]], Iterable[Any]],
         *,
         at_once: int,
     ) -> Iterator[Any]:
@@ -463,7 +204,7 @@ class Searcher:
             length = _rounded_up(max(map(len, pair)) + 1, _LENGTHS)
             by_length.setdefault(length, []).append(number)
         batches = [
-            (length, numbers[first : first + rows])
+            (rows, length, numbers[first : first + rows])
             for length, numbers in sorted(by_length.items(), reverse=True)
             for rows in [self._rows(options, length, 1)]
             for first in range(0, len(numbers), rows)
@@ -474,11 +215,10 @@ class Searcher:
         )
 
         def work(
-            params: Any, queue: deque[tuple[int, list[int]]]
+            params: Any, queue: deque[tuple[int, int, list[int]]]
         ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
             while batch := _taken(queue):
-                length, members = batch
-                rows = self._rows(options, length, 1)
+                rows, length, members = batch
                 sides = np.full((2, rows, length), PAD_ID, np.int32)
                 for row, number in enumerate(members):
                     for side, ids in zip(sides, pairs[number], strict=True):
@@ -606,7 +346,7 @@ def _on_device(params: Any, device: Any) -> Any:
     return jax.tree.map(copy, params)
 
 
-def _merged(workers: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
+def _merged(workers: Sequence[Callable[[], Iterable[Any]]]) -> Iterator[Any]:
     """What the workers yield, each on a thread of its own, as it comes.
 
     Where one raises, the others stop, and it is raised here.
@@ -617,7 +357,7 @@ def _merged(workers: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[Any]:
     results: queue.Queue[tuple[str, Any]] = queue.Queue()
     is_over = threading.Event()
 
-    def run(worker: Callable[[], Iterator[Any]]) -> None:
+    def run(worker: Callable[[], Iterable[Any]]) -> None:
         try:
             for result in worker():
                 results.put(("result", result))
@@ -651,28 +391,29 @@ class _Run:
         searcher: Searcher,
         plan: SearchPlan,
         programs: Programs,
-        params: Any,
         jobs: Sequence[Job],
         options: DecodingConfig,
         suppressed: np.ndarray | None,
+        params: Any,
+        queue: deque[int],
     ) -> None:
         self._searcher, self._plan, self._programs = searcher, plan, programs
         self._params, self._jobs, self._options = params, jobs, options
-        self._suppressed = suppressed
+        self._suppressed, self._queue = suppressed, queue
         self._slots = programs.empty(params)
         self._in_slot = np.full(plan.rows, -1)  # numbers of jobs; -1 = free
         # Encoded rows not yet in a slot: (row, number of the job).
         self._waiting: list[tuple[int, int]] = []
         self._encoded: Any = None  # memories and request of the rows
 
-    def search(self, queue: deque[int]) -> Iterator[tuple[int, Found]]:
+    def __iter__(self) -> Iterator[tuple[int, Found]]:
         """The jobs whose numbers it takes from the queue, as they are done."""
         done: list[tuple[int, Found]] = []
         while True:
-            self._fill(queue)
+            self._fill()
             if np.all(self._in_slot < 0):
                 break
-            is_done, found = self._advance(bool(queue))
+            is_done, found = self._advance()
             yield from done  # while the device is at work
             is_done, found = jax.device_get((is_done, found))
             slots = np.flatnonzero(is_done & (self._in_slot >= 0))
@@ -683,13 +424,13 @@ class _Run:
             self._in_slot[slots] = -1
         yield from done
 
-    def _fill(self, queue: deque[int]) -> None:
+    def _fill(self) -> None:
         """Puts sentences into free slots, as long as there are both."""
         while True:
             free = np.flatnonzero(self._in_slot < 0)
             if not len(free):
                 return
-            if not self._waiting and not self._encode(queue):
+            if not self._waiting and not self._encode():
                 return
             entering = self._waiting[: len(free)]
             self._waiting = self._waiting[len(free) :]
@@ -703,36 +444,36 @@ class _Run:
             )
             self._slots = Slots(SearchState(sentences, cache), memories)
 
-    def _encode(self, queue: deque[int]) -> bool:
+    def _encode(self) -> bool:
         """Encodes the next sentences of one padded length; whether there were any."""
         plan = self._plan
         taken: list[int] = []
         length = 0
-        while len(taken) < plan.rows and (number := _taken(queue)) is not None:
+        while len(taken) < plan.rows and (number := _taken(self._queue)) is not None:
             padded = _rounded_up(len(self._jobs[number].source) + 1, _LENGTHS)
             if taken and padded != length:
-                queue.appendleft(number)
+                self._queue.appendleft(number)
                 break
             length = padded
             taken.append(number)
         if not taken:
             return False
-        rows: dict[int, tuple[Job, int, int]] = {}
+        jobs = []
         source = np.full((plan.rows, length), PAD_ID, np.int32)
         for row, number in enumerate(taken):
             job = self._jobs[number]
             source[row, : len(job.source) + 1] = [*job.source, END_ID]
             most = self._searcher.most_tokens(self._options, len(job.source) + 1)
-            rows[row] = job, most, self._options.min_length
+            jobs.append((job, most))
         memories = self._programs.encode(self._params, source)
-        self._encoded = memories, _request(plan, rows, plan.rows)
+        self._encoded = memories, plan.request(jobs, self._options.min_length)
         self._waiting = list(enumerate(taken))
         return True
 
-    def _advance(self, is_more_to_come: bool) -> tuple[Any, Any]:
+    def _advance(self) -> tuple[Any, Any]:
         plan = self._plan
         num_done = plan.rows
-        if is_more_to_come or self._waiting:
+        if self._queue or self._waiting:
             wanted = max(int(plan.rows * _REFILL_SHARE), 1)
             num_done = min(int(np.sum(self._in_slot < 0)) + wanted, plan.rows)
         self._slots, is_done, found = self._programs.advance(

@@ -20,8 +20,9 @@ from transformer_jax.config import DecodingConfig, MeshConfig, freeze_group
 from transformer_jax.data.sentences import split_sentences
 from transformer_jax.data.tokenizer import END_ID, Tokenizer
 from transformer_jax.errors import UserError
-from transformer_jax.inference import Ensemble, Found, Job, Searcher
+from transformer_jax.inference import Found, Searcher
 from transformer_jax.models import Transformer
+from transformer_jax.plans import Ensemble, Job
 from transformer_jax.sharding import make_mesh, platform_of, replicated, to_global
 from transformer_jax.trained_model import TrainedModel, Vocabularies
 

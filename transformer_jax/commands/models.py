@@ -4,7 +4,7 @@ import argparse
 from typing import get_args
 
 from transformer_jax.command_line import decoding_changes, require_choice
-from transformer_jax.inference import Ensemble
+from transformer_jax.plans import Ensemble
 from transformer_jax.trained_model import TrainedModel
 from transformer_jax.translation import Translator
 
