@@ -7,7 +7,6 @@ Expected score: the paper's 27.3 BLEU on newstest2014 EN-DE, tokenised, with
 `evaluate.py --checkpoint=average`; here not run.
 """
 
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -21,7 +20,4 @@ def get_config(row: str = "") -> ConfigDict:
         raise UserError(
             f"configs/base.py has no row {row!r}: it has none, leave it out"
         )
-    config: Any = base_config()
-    # Text files that the user brings; WMT from tensorflow-datasets comes later.
-    config.data.corpus = "files"
-    return config
+    return base_config()

@@ -22,8 +22,6 @@ def get_config(row: str = "") -> ConfigDict:
     if row:
         raise UserError(f"configs/big.py has no row {row!r}: it has none, leave it out")
     config: Any = base_config()
-    # Text files that the user brings; WMT from tensorflow-datasets comes later.
-    config.data.corpus = "files"
 
     config.model.d_model = 1024
     config.model.d_ff = 4096

@@ -45,6 +45,7 @@ def get_config(row: str = "") -> ConfigDict:
     # lscpu). Without them it is slower: add --config.model.matmul_dtype=float32.
     config.model.matmul_dtype = "bfloat16"
 
+    config.data.corpus = "files"
     config.data.train = ("train",)
     config.data.validation = "val"
     config.data.test = "test_2016_flickr"

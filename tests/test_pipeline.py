@@ -227,7 +227,7 @@ def test_rows_of_multi30k_are_at_least_95_percent_full() -> None:
     folder = Path(data) / "multi30k"
     if not (folder / "train.en.gz").exists():
         pytest.skip(f"no Multi30k in {folder}: set TRANSFORMER_JAX_DATA to its parent")
-    config = DataConfig(dir=str(folder), validation="val", test="val")
+    config = DataConfig(corpus="files", dir=str(folder), validation="val", test="val")
     pairs = load_corpus(config, seed=0).train
     tokenizer = train_tokenizer((line for p in pairs for line in p), vocab_size=8000)
     source, target = (

@@ -22,7 +22,7 @@ def write_pair(folder: Path, stem: str, pairs: list[tuple[str, str]]) -> None:
 def load(folder: Path, *, seed: int = 0, **changes: Any) -> Corpus:
     """The corpus, all of whose splits are `train` unless the changes say otherwise."""
     values = {"validation": "train", "test": "train", **changes}
-    return load_corpus(DataConfig(dir=str(folder), **values), seed=seed)
+    return load_corpus(DataConfig(corpus="files", dir=str(folder), **values), seed=seed)
 
 
 def error_of(folder: Path, **changes: Any) -> str:
@@ -37,7 +37,7 @@ def test_plain_files_are_read_line_by_line(tmp_path: Path) -> None:
     write_pair(tmp_path, "train", PAIRS)
     write_pair(tmp_path, "validation", PAIRS[:1])
     write_pair(tmp_path, "test", PAIRS[2:])
-    corpus = load_corpus(DataConfig(dir=str(tmp_path)), seed=0)
+    corpus = load_corpus(DataConfig(corpus="files", dir=str(tmp_path)), seed=0)
     assert corpus == Corpus(PAIRS, PAIRS[:1], PAIRS[2:])
     assert corpus.split("test") == PAIRS[2:]
     with pytest.raises(UserError, match="no split 'tset'"):
@@ -145,7 +145,7 @@ def test_a_missing_file_names_what_was_looked_for(tmp_path: Path) -> None:
 
 def test_no_folder_is_a_user_error() -> None:
     with pytest.raises(UserError, match=r"data\.dir is not set"):
-        load_corpus(DataConfig(), seed=0)
+        load_corpus(DataConfig(corpus="files"), seed=0)
 
 
 @pytest.mark.parametrize("damage", ["cut", "not gzip", "changed"])

@@ -77,12 +77,14 @@ class TransformerConfig:
     # Activations of a layer are computed again in the backward pass, not kept: a third
     # more work for a fraction of the memory.
     remat: bool = False
+    # r of Table 1: encoder self-attention sees the r positions around its own; 0 = all.
+    encoder_neighborhood: int = 0
 
     def __post_init__(self) -> None:
         _require_positive(self, "vocab_size", "num_layers", "d_model", "d_ff")
         _require_positive(self, "num_heads", "max_length")
         _require_rate(self, "dropout_rate", "attention_dropout_rate")
-        _require_not_negative(self, "d_k", "d_v")
+        _require_not_negative(self, "d_k", "d_v", "encoder_neighborhood")
         for name in ("d_k", "d_v"):
             if getattr(self, name) == 0:
                 if self.d_model % self.num_heads:
@@ -125,13 +127,16 @@ class TransformerConfig:
 class DataConfig:
     """Which sentence pairs to learn from (Section 5.1).
 
-    `files` reads, for each stem such as "train", either `DIR/train.en` and
+    `tfds` reads a translation dataset that tensorflow-datasets prepared, by default the
+    paper's WMT 2014. `files` reads, for each stem such as "train", either `DIR/train.en` and
     `DIR/train.de` (named by the two languages; `.gz` too) or one `DIR/train.tsv`.
     `phrases` is generated: see `transformer_jax.data.phrases`.
     """
 
-    corpus: Literal["files", "phrases"] = "files"
-    dir: str = ""  # folder of the files
+    corpus: Literal["tfds", "files", "phrases"] = "tfds"
+    dir: str = ""  # of the files, or tensorflow-datasets' own; "" = its default
+    dataset: str = "wmt14_translate"  # name of a tensorflow-datasets builder
+    cache_dir: str = ""  # of word pieces prepared; "" = the user's cache folder
     source_language: str = "en"
     target_language: str = "de"
     train: tuple[str, ...] = ("train",)  # stems, concatenated
