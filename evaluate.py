@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
     if flags.data_dir:
         data = dataclasses.replace(config.data, dir=flags.data_dir)
         config = dataclasses.replace(config, data=data)
-    pairs = load_corpus(config.data, seed=config.seed).split(flags.split)
+    pairs = load_corpus(config.data).split(flags.split)
     checkpoint = flags.checkpoint or "latest"
     translator = Translator.from_workdir(workdir, checkpoint)
     translator = translator.with_decoding(**decoding_changes(flags))

@@ -7,7 +7,6 @@ Expected score: the paper's 27.3 BLEU on newstest2014 EN-DE, tokenised, with
 `evaluate.py --checkpoint=average`; here not run.
 """
 
-
 from ml_collections import ConfigDict
 
 from transformer_jax.config import base_config

@@ -29,6 +29,11 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 jax.config.update("jax_compilation_cache_dir", _compiled)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
+# Prepared text of the tests' own.
+_text = tempfile.mkdtemp(prefix="text-")
+atexit.register(shutil.rmtree, _text, ignore_errors=True)
+os.environ["XDG_CACHE_HOME"] = _text
+
 # The rooms that compute with arrays. Not training.step, whose state also holds shapes
 # and shardings, and not checkpointing, where beartype refuses Orbax's protocols.
 _ROOMS = ("models", "decoding", "training.loss", "training.optimizer")

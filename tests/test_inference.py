@@ -13,13 +13,18 @@ import pytest
 
 from transformer_jax import inference
 from transformer_jax.config import DecodingConfig, MeshConfig, TransformerConfig
-from transformer_jax.data.tokenizer import END_ID, START_ID, train_tokenizer
+from transformer_jax.data.tokenizer import (
+    END_ID,
+    START_ID,
+    Vocabularies,
+    train_tokenizer,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.inference import Searcher
 from transformer_jax.models import Transformer
 from transformer_jax.plans import Job, combined
 from transformer_jax.sharding import make_mesh, replicated, to_global
-from transformer_jax.trained_model import TrainedModel, Vocabularies
+from transformer_jax.trained_model import TrainedModel
 from transformer_jax.translation import Translator
 
 CONFIG = TransformerConfig(

@@ -11,26 +11,26 @@ import pytest
 from transformer_jax.config import DataConfig
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.pipeline import (
-    EncodedPair,
-    FilterCounts,
     TrainingBatches,
     evaluation_batches,
-    keep_trainable,
     make_batch,
-    pack,
     prefetch,
 )
 from transformer_jax.data.sources import load_corpus
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.store import TokenStore
+from transformer_jax.data.tokenizer import Vocabularies, train_tokenizer
 
 ROW_LENGTH = 37
 
 
-def pair(source: list[int], target: list[int]) -> EncodedPair:
-    return EncodedPair(np.array(source, np.int32), np.array(target, np.int32))
+Ids = tuple[list[int], list[int]]
 
 
-def made_up_examples(num_examples: int = 211) -> list[EncodedPair]:
+def stored(pairs: list[Ids]) -> TokenStore:
+    return TokenStore.of(pairs, 1000)
+
+
+def made_up_examples(num_examples: int = 211) -> list[Ids]:
     """Pairs told apart by their first ids, 10 + number; the rest are random."""
     generator = np.random.default_rng(2)
     examples = []
@@ -38,7 +38,7 @@ def made_up_examples(num_examples: int = 211) -> list[EncodedPair]:
         source_rest, target_rest = generator.integers(0, [17, 29])
         source = [10 + number, *generator.integers(4, 9, source_rest)]
         target = [10 + number, *generator.integers(4, 9, target_rest)]
-        examples.append(pair(source, target))
+        examples.append((source, target))
     return examples
 
 
@@ -66,15 +66,15 @@ def pairs_of_row(batch: Batch, row: int) -> list[tuple[tuple[int, ...], ...]]:
     return pairs
 
 
-def ids_of(example: EncodedPair) -> tuple[tuple[int, ...], ...]:
-    return tuple(example.source.tolist()), tuple(example.target.tolist())
+def ids_of(example: Ids) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, example))
 
 
 def training_batches(
-    examples: list[EncodedPair] | None = None, *, seed: int = 5
+    examples: list[Ids] | None = None, *, seed: int = 5
 ) -> TrainingBatches:
     return TrainingBatches(
-        made_up_examples() if examples is None else examples,
+        stored(made_up_examples() if examples is None else examples),
         batch_tokens=250,
         row_length=ROW_LENGTH,
         seed=seed,
@@ -87,35 +87,14 @@ def assert_equal(first: Batch, second: Batch) -> None:
 
 
 def test_a_row_of_two_pairs_is_the_one_that_batch_draws() -> None:
-    batch = make_batch([[pair([7, 8], [5, 6]), pair([9], [4])]], (6, 6))
+    store = stored([([9], [4]), ([7, 8], [5, 6])])
+    batch = make_batch(store, [np.array([1, 0])], (6, 6))
     assert batch.source.tolist() == [[7, 8, 2, 9, 2, 0]]
     assert batch.source_segments.tolist() == [[1, 1, 1, 2, 2, 0]]
     assert batch.target_input.tolist() == [[1, 5, 6, 1, 4, 0]]
     assert batch.target_output.tolist() == [[5, 6, 2, 4, 2, 0]]
     assert batch.target_segments.tolist() == [[1, 1, 1, 2, 2, 0]]
     assert all(array.dtype == np.int32 for array in batch)
-
-
-def test_pairs_without_text_or_too_long_are_counted_and_left_out() -> None:
-    pairs = [([5], [6]), ([], [6]), ([5], []), ([], []), ([5] * 7, [6]), ([5], [6] * 8)]
-    kept, counts = keep_trainable([*pairs, ([5] * 6, [6] * 6)], max_length=7)
-    assert [ids_of(example) for example in kept] == [
-        ((5,), (6,)),
-        ((5,) * 6, (6,) * 6),
-    ]
-    assert counts == FilterCounts(kept=2, empty=3, too_long=2)
-
-
-def test_packed_rows_hold_each_example_once_and_do_not_overflow() -> None:
-    # More than one group of examples.
-    lengths = np.random.default_rng(0).integers(1, 24, (4999, 2))
-    rows = pack(lengths, (29, 31), seed=3)
-    assert Counter(i for row in rows for i in row) == Counter(range(4999))
-    for row in rows:
-        source, target = lengths[row].sum(axis=0)
-        assert source <= 29
-        assert target <= 31
-    assert rows == pack(lengths, (29, 31), seed=3)
 
 
 def test_each_pair_is_seen_once_in_every_epoch() -> None:
@@ -148,7 +127,7 @@ def test_all_batches_have_one_shape_and_rows_for_any_number_of_devices() -> None
 
 
 def test_a_source_longer_than_the_share_of_its_side_still_fits() -> None:
-    examples = [pair([5] * 30, [6]), *[pair([5], [6] * 20) for _ in range(20)]]
+    examples = [([5] * 30, [6]), *[([5], [6] * 20)] * 20]
     batches = training_batches(examples)
     assert batches.row_lengths[0] >= 31
     assert batches.batch(0).source.shape[1] == batches.row_lengths[0]
@@ -165,7 +144,7 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
 
 
 def test_fill_is_the_share_of_positions_that_hold_a_token() -> None:
-    batches = training_batches([pair([5] * 17, [6] * 18) for _ in range(16)])
+    batches = training_batches([([5] * 17, [6] * 18)] * 16)
     source_length, _ = batches.row_lengths
     # Two pairs of 18 and 19 positions do not share a row of 37.
     assert batches.rows_per_epoch == 16
@@ -177,7 +156,7 @@ def test_fill_is_the_share_of_positions_that_hold_a_token() -> None:
 def test_evaluation_sees_each_example_once_in_full_batches() -> None:
     examples = made_up_examples()
     seen: Counter[tuple[tuple[int, ...], ...]] = Counter()
-    batches = list(evaluation_batches(examples, (31, 41), 7))
+    batches = list(evaluation_batches(stored(examples), (31, 41), 7))
     for batch in batches:
         assert batch.source.shape == (7, 31)
         assert batch.target_input.shape == (7, 41)
@@ -187,7 +166,7 @@ def test_evaluation_sees_each_example_once_in_full_batches() -> None:
 
 
 def numbered(step: int) -> Batch:
-    return make_batch([[pair([step], [step])]], (2, 2))
+    return make_batch(stored([([step], [step])]), [np.array([0])], (2, 2))
 
 
 def test_prefetched_batches_come_in_order() -> None:
@@ -228,25 +207,25 @@ def test_rows_of_multi30k_are_at_least_95_percent_full() -> None:
     if not (folder / "train.en.gz").exists():
         pytest.skip(f"no Multi30k in {folder}: set TRANSFORMER_JAX_DATA to its parent")
     config = DataConfig(corpus="files", dir=str(folder), validation="val", test="val")
-    pairs = load_corpus(config, seed=0).train
+    pairs = list(load_corpus(config).train)
     tokenizer = train_tokenizer((line for p in pairs for line in p), vocab_size=8000)
-    source, target = (
-        tokenizer.encode_batch([p[side] for p in pairs]) for side in (0, 1)
-    )
-    examples, counts = keep_trainable(list(zip(source, target, strict=True)), 64)
-    assert counts.kept > 0.99 * len(pairs)
+    ids = Vocabularies(tokenizer, tokenizer).encode(pairs)
+    examples = TokenStore.of(ids, max_length=64)
+    assert examples.counts.kept > 0.99 * len(pairs)
     batches = TrainingBatches(examples, batch_tokens=2048, row_length=64, seed=0)
     assert batches.fill >= 0.95
 
 
 def test_batches_of_no_examples_or_of_too_long_ones_are_refused():
-    def batches(examples):
-        return TrainingBatches(examples, batch_tokens=64, row_length=8, seed=0)
+    def batches(*examples: Ids) -> TrainingBatches:
+        return TrainingBatches(
+            stored(list(examples)), batch_tokens=64, row_length=8, seed=0
+        )
 
     with pytest.raises(ValueError, match="got no examples"):
-        batches([])
-    fits, wide = np.arange(3, 10), np.arange(3, 11)
-    assert batches([EncodedPair(fits, fits)]).row_lengths == (8, 8)
-    for example in (EncodedPair(fits, wide), EncodedPair(wide, fits)):
+        batches()
+    fits, wide = [*range(3, 10)], [*range(3, 11)]
+    assert batches((fits, fits)).row_lengths == (8, 8)
+    for example in ((fits, wide), (wide, fits)):
         with pytest.raises(ValueError, match="got an example of 9 tokens"):
-            batches([example])
+            batches(example)

@@ -12,8 +12,9 @@ import pytest
 from transformer_jax.config import ExperimentConfig, MeshConfig, freeze
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.phrases import phrase_pairs
-from transformer_jax.data.pipeline import TrainingBatches, keep_trainable
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.pipeline import TrainingBatches
+from transformer_jax.data.store import TokenStore
+from transformer_jax.data.tokenizer import Vocabularies, train_tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.models.layers import dropout
 from transformer_jax.sharding import BatchLayout, make_mesh, place_batch, row_sharding
@@ -55,10 +56,9 @@ def batches() -> TrainingBatches:
     tokenizer = train_tokenizer(
         [side for pair in pairs for side in pair], vocab_size=400
     )
-    sides = [tokenizer.encode_batch([pair[i] for pair in pairs]) for i in (0, 1)]
-    ids = list(zip(*sides, strict=True))
+    ids = Vocabularies(tokenizer, tokenizer).encode(pairs)
     return TrainingBatches(
-        keep_trainable(ids, ROW_LENGTH)[0],
+        TokenStore.of(ids, ROW_LENGTH),
         batch_tokens=CONFIG.training.batch_tokens,
         row_length=ROW_LENGTH,
         seed=0,

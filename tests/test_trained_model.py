@@ -10,11 +10,11 @@ import pytest
 
 from transformer_jax import trained_model
 from transformer_jax.config import DecodingConfig, MeshConfig, TransformerConfig
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.tokenizer import Vocabularies, train_tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.models import Transformer
 from transformer_jax.sharding import make_mesh
-from transformer_jax.trained_model import TrainedModel, Vocabularies
+from transformer_jax.trained_model import TrainedModel
 from transformer_jax.translation import Translator
 
 ENGLISH = ["the cat sat on the mat", "a dog and a cat", "the dog sat"]

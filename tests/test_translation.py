@@ -14,13 +14,18 @@ import pytest
 
 from transformer_jax.config import DecodingConfig, MeshConfig, TransformerConfig
 from transformer_jax.data.phrases import phrase_pairs
-from transformer_jax.data.pipeline import keep_trainable
-from transformer_jax.data.tokenizer import END_ID, START_ID, train_tokenizer
+from transformer_jax.data.store import TokenStore
+from transformer_jax.data.tokenizer import (
+    END_ID,
+    START_ID,
+    Vocabularies,
+    train_tokenizer,
+)
 from transformer_jax.errors import UserError
-from transformer_jax.evaluation import LossEvaluator, encode_pairs
+from transformer_jax.evaluation import LossEvaluator
 from transformer_jax.models import Transformer
 from transformer_jax.sharding import make_mesh
-from transformer_jax.trained_model import TrainedModel, Vocabularies
+from transformer_jax.trained_model import TrainedModel
 from transformer_jax.translation import Attention, Hypothesis, Problems, Translator
 
 PAIRS = phrase_pairs("train", num_pairs=200, seed=0)
@@ -96,7 +101,7 @@ def test_a_translation_does_not_depend_on_the_devices(mesh, trained, on_one_devi
 
 def test_a_loss_does_not_depend_on_the_devices(trained, on_one_device):
     model = on_one_device.searcher.models[0]
-    examples, _ = keep_trainable(encode_pairs(PAIRS, trained.vocabularies), 64)
+    examples = TokenStore.of(trained.vocabularies.encode(PAIRS), 64)
     reports = [
         LossEvaluator(model, examples, label_smoothing=0.1, mesh=mesh)(trained.params)
         for mesh in (on_one_device.searcher.mesh, *map(make_mesh, MESHES))

@@ -128,9 +128,9 @@ class DataConfig:
     """Which sentence pairs to learn from (Section 5.1).
 
     `tfds` reads a translation dataset that tensorflow-datasets prepared, by default the
-    paper's WMT 2014. `files` reads, for each stem such as "train", either `DIR/train.en` and
-    `DIR/train.de` (named by the two languages; `.gz` too) or one `DIR/train.tsv`.
-    `phrases` is generated: see `transformer_jax.data.phrases`.
+    paper's WMT 2014. `files` reads, for each stem such as "train", either
+    `DIR/train.en` and `DIR/train.de` (named by the two languages; `.gz` too) or one
+    `DIR/train.tsv`. `phrases` is generated: see `transformer_jax.data.phrases`.
     """
 
     corpus: Literal["tfds", "files", "phrases"] = "tfds"
@@ -143,12 +143,18 @@ class DataConfig:
     validation: str = "validation"  # a stem; "" = held out of the training text
     test: str = "test"  # a stem; "" = held out of the training text
     held_out_pairs: int = 1000  # of each of the two; at most 5% of the text
+    seed: int = 0  # of what is held out, and of the phrases
     num_phrases: int = 40_000  # training pairs of the `phrases` corpus
     max_length: int = 256  # longest training sentence in tokens; longer are left out
     row_length: int = 256  # positions of one row, into which sentences are packed
 
     def __post_init__(self) -> None:
         _require_positive(self, "held_out_pairs", "num_phrases", "max_length")
+        _require_not_negative(self, "seed")
+        if self.max_length >= 1 << 16:
+            raise UserError(
+                f"data.max_length is {self.max_length}, expected less than 65536"
+            )
         if self.source_language == self.target_language:
             raise UserError(
                 f"data.source_language and data.target_language are both "

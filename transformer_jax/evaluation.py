@@ -10,12 +10,9 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.pipeline import (
-    EncodedPair,
-    evaluation_batches,
-    keep_trainable,
-)
+from transformer_jax.data.pipeline import evaluation_batches
 from transformer_jax.data.sources import Pair
+from transformer_jax.data.store import TokenStore
 from transformer_jax.metrics import TranslationScores, score_translations
 from transformer_jax.models import Transformer
 from transformer_jax.sharding import (
@@ -24,7 +21,6 @@ from transformer_jax.sharding import (
     row_sharding,
     to_global,
 )
-from transformer_jax.trained_model import Vocabularies
 from transformer_jax.training.program import chunking_on
 from transformer_jax.training.step import evaluation_step
 from transformer_jax.translation import Translator
@@ -52,7 +48,7 @@ class LossEvaluator:
     def __init__(
         self,
         model: Transformer,
-        examples: Sequence[EncodedPair],
+        examples: TokenStore,
         *,
         label_smoothing: float,
         mesh: Mesh,
@@ -61,7 +57,7 @@ class LossEvaluator:
 
         The devices of the mesh share the rows.
         """
-        longest = max((max(example.lengths) for example in examples), default=1)
+        longest = int(examples.lengths.max(initial=1))
         width = max(64, -(-longest // 16) * 16)
         num_rows = _NUM_ROWS * num_row_shards(mesh)
         self._batches = list(evaluation_batches(examples, (width, width), num_rows))
@@ -89,15 +85,6 @@ class LossEvaluator:
             likelihood / max(num_tokens, 1.0),
             int(num_tokens),
         )
-
-
-def encode_pairs(
-    pairs: Sequence[Pair], vocabularies: Vocabularies
-) -> list[tuple[list[int], list[int]]]:
-    """Both sides of each pair as ids."""
-    source = vocabularies.source.encode_batch([pair[0] for pair in pairs])
-    target = vocabularies.target.encode_batch([pair[1] for pair in pairs])
-    return list(zip(source, target, strict=True))
 
 
 def translate_and_score(
@@ -129,8 +116,8 @@ def evaluate(
     hypotheses, scores = translate_and_score(
         translator, pairs, config.data.target_language, progress=progress
     )
-    encoded = encode_pairs(pairs, translator.vocabularies)
-    examples, _ = keep_trainable(encoded, config.model.max_length)
+    encoded = translator.vocabularies.encode(pairs)
+    examples = TokenStore.of(encoded, config.model.max_length)
     searcher = translator.searcher
     evaluator = LossEvaluator(
         searcher.models[0],

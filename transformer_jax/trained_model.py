@@ -25,7 +25,7 @@ from transformer_jax.config import (
     freeze,
     freeze_group,
 )
-from transformer_jax.data.tokenizer import Tokenizer
+from transformer_jax.data.tokenizer import Vocabularies
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
 from transformer_jax.models import parameter_shapes
@@ -42,38 +42,6 @@ _KINDS = {  # of the values in an exported config.json
     "steps": list,
     "shared_vocabulary": bool,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Vocabularies:
-    """The tokenizers of both languages: the same one where they share a vocabulary."""
-
-    source: Tokenizer
-    target: Tokenizer
-
-    @classmethod
-    def load(cls, folder: Path, *, shared: bool) -> "Vocabularies":
-        """Reads the vocabulary files of a run or of an exported model."""
-        if shared:
-            tokenizer = Tokenizer.load(folder / "vocabulary.model")
-            return cls(tokenizer, tokenizer)
-        return cls(
-            Tokenizer.load(folder / "vocabulary.source.model"),
-            Tokenizer.load(folder / "vocabulary.target.model"),
-        )
-
-    def save(self, folder: Path) -> None:
-        """Writes the vocabulary files."""
-        if self.source is self.target:
-            self.source.save(folder / "vocabulary.model")
-        else:
-            self.source.save(folder / "vocabulary.source.model")
-            self.target.save(folder / "vocabulary.target.model")
-
-    @property
-    def digest(self) -> str:
-        """Says whether two runs have the same vocabulary."""
-        return f"{self.source.digest}-{self.target.digest}"
 
 
 def load_config(workdir: Path) -> ExperimentConfig:

@@ -18,13 +18,13 @@ from jax.sharding import Mesh
 
 from transformer_jax.config import DecodingConfig, MeshConfig, freeze_group
 from transformer_jax.data.sentences import split_sentences
-from transformer_jax.data.tokenizer import END_ID, Tokenizer
+from transformer_jax.data.tokenizer import END_ID, Tokenizer, Vocabularies
 from transformer_jax.errors import UserError
 from transformer_jax.inference import Found, Searcher
 from transformer_jax.models import Transformer
 from transformer_jax.plans import Ensemble, Job
 from transformer_jax.sharding import make_mesh, platform_of, replicated, to_global
-from transformer_jax.trained_model import TrainedModel, Vocabularies
+from transformer_jax.trained_model import TrainedModel
 
 _WITHOUT_SPACES = {"zh", "ja", "th", "lo", "km", "my"}  # languages, between sentences
 

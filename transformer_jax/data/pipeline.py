@@ -7,7 +7,6 @@ run of rows of that endless sequence, so any step's batch can be built without t
 before.
 """
 
-import dataclasses
 import functools
 import hashlib
 import queue
@@ -17,87 +16,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import numpy as np
 
 from transformer_jax.data.batch import Batch
+from transformer_jax.data.packing import pack
+from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID
 
 # Rows are made up to a multiple of this, so that devices can share them evenly.
 _ROWS_MULTIPLE = 8
-# Examples packed together: more fill better and take longer.
-_PACKING_GROUP = 2048
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedPair:
-    """A pair as ids, without start and end."""
-
-    source: np.ndarray  # int32 [source]
-    target: np.ndarray  # int32 [target]
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Positions that it takes in a row: its ids and one end or start each."""
-        return len(self.source) + 1, len(self.target) + 1
-
-
-@dataclasses.dataclass(frozen=True)
-class FilterCounts:
-    """What became of the pairs of a corpus."""
-
-    kept: int
-    empty: int  # one side or both have no text
-    too_long: int  # one side or both have more tokens than allowed
-
-
-def keep_trainable(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], max_length: int
-) -> tuple[list[EncodedPair], FilterCounts]:
-    """The pairs that have text on both sides and fit, and the counts of all."""
-    kept, empty, too_long = [], 0, 0
-    for source, target in pairs:
-        if not source or not target:
-            empty += 1
-        elif max(len(source), len(target)) + 1 > max_length:
-            too_long += 1
-        else:
-            kept.append(
-                EncodedPair(np.asarray(source, np.int32), np.asarray(target, np.int32))
-            )
-    return kept, FilterCounts(len(kept), empty, too_long)
-
-
-def pack(
-    lengths: np.ndarray, capacity: tuple[int, int], *, seed: int
-) -> list[list[int]]:
-    """Rows of example numbers, so that neither side of a row overflows.
-
-    Best fit, longest first (Johnson 1973), within random groups of examples: each goes
-    to the open row that it leaves the least room in, or opens a new one. Groups keep
-    the time linear, and the company that a sentence meets random.
-
-    Args:
-      lengths: int [examples, 2], source and target positions of each example.
-      capacity: source and target positions of a row.
-      seed: of the groups.
-
-    >>> pack(np.array([[3, 3], [2, 2], [2, 2], [1, 1]]), (4, 4), seed=0)
-    [[0, 3], [2, 1]]
-    """
-    rows = []
-    order = np.random.default_rng([seed, 0]).permutation(len(lengths))
-    for first in range(0, len(order), _PACKING_GROUP):
-        group = order[first : first + _PACKING_GROUP]
-        group = group[np.argsort(-lengths[group].max(axis=1), kind="stable")]
-        free = np.full((len(group), 2), capacity)
-        members: list[list[int]] = []
-        for example in group:
-            left = (free[: len(members) + 1] - lengths[example]).min(axis=1)
-            # The last is a row not opened yet: it always fits, and most loosely.
-            best = int(np.where(left >= 0, left, np.iinfo(left.dtype).max).argmin())
-            if best == len(members):
-                members.append([])
-            members[best].append(int(example))
-            free[best] -= lengths[example]
-        rows.extend(members)
-    return rows
 
 
 def rows_of_batch(batch_tokens: int, row_length: int) -> int:
@@ -115,7 +39,7 @@ class TrainingBatches:
 
     def __init__(
         self,
-        examples: Sequence[EncodedPair],
+        examples: TokenStore,
         *,
         batch_tokens: int,
         row_length: int,
@@ -130,13 +54,13 @@ class TrainingBatches:
             as the corpus has source tokens for them, made up to a multiple of 4.
           seed: of the packing and of the order.
         """
-        if not examples:
+        lengths = examples.lengths
+        if not len(lengths):
             raise ValueError("got no examples, expected 1 or more")
-        lengths = np.array([example.lengths for example in examples])
         if lengths.max() > row_length:
             raise ValueError(
                 f"got an example of {lengths.max()} tokens, expected at most the "
-                f"row_length {row_length}: raise it, or see `keep_trainable`"
+                f"row_length {row_length}: raise it, or see `TokenStore.of`"
             )
         source_total, target_total = lengths.sum(axis=0)
         proportional = int(np.ceil(row_length * source_total / target_total / 4)) * 4
@@ -157,12 +81,7 @@ class TrainingBatches:
     def digest(self) -> str:
         """Says whether two processes, or two days of a run, have the same batches."""
         shape = f"{self._seed} {self.num_rows} {self.row_lengths}"
-        content = hashlib.sha256(shape.encode())
-        examples = self._examples
-        content.update(np.array([example.lengths for example in examples]).tobytes())
-        content.update(np.concatenate([x.source for x in examples]).tobytes())
-        content.update(np.concatenate([x.target for x in examples]).tobytes())
-        return content.hexdigest()
+        return hashlib.sha256(f"{shape} {self._examples.digest}".encode()).hexdigest()
 
     @property
     def steps_per_epoch(self) -> float:
@@ -177,16 +96,14 @@ class TrainingBatches:
           rows: which rows of the batch; all by default. Those from `num_rows` on are
             empty.
         """
-        members: list[list[int]] = []
+        members = []
         for row in range(self.num_rows) if rows is None else rows:
             if row >= self.num_rows:
-                members.append([])
+                members.append(np.empty(0, np.int32))
                 continue
             epoch, within = divmod(step * self.num_rows + row, self.rows_per_epoch)
             members.append(self._packed[self._order(epoch)[within]])
-        return make_batch(
-            [[self._examples[i] for i in row] for row in members], self.row_lengths
-        )
+        return make_batch(self._examples, members, self.row_lengths)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 (lives as long as the run)
     def _order(self, epoch: int) -> np.ndarray:
@@ -195,40 +112,67 @@ class TrainingBatches:
 
 
 def evaluation_batches(
-    examples: Sequence[EncodedPair], row_lengths: tuple[int, int], num_rows: int
+    examples: TokenStore, row_lengths: tuple[int, int], num_rows: int
 ) -> Iterator[Batch]:
     """Each example once, in the shape of training; the last batch has empty rows."""
-    lengths = np.array([example.lengths for example in examples])
-    rows = pack(lengths, row_lengths, seed=0)
-    rows += [[] for _ in range(-len(rows) % num_rows)]
+    packed = pack(examples.lengths, row_lengths, seed=0)
+    rows = [packed[row] for row in range(len(packed))]
+    rows += [np.empty(0, np.int32)] * (-len(rows) % num_rows)
     for first in range(0, len(rows), num_rows):
-        members = rows[first : first + num_rows]
-        yield make_batch([[examples[i] for i in row] for row in members], row_lengths)
+        yield make_batch(examples, rows[first : first + num_rows], row_lengths)
 
 
 def make_batch(
-    rows: Sequence[Sequence[EncodedPair]], row_lengths: tuple[int, int]
+    store: TokenStore, rows: Sequence[np.ndarray], row_lengths: tuple[int, int]
 ) -> Batch:
-    """The arrays of rows of pairs; see `Batch` for a drawing."""
-    source_length, target_length = row_lengths
-    sources = np.full((2, len(rows), source_length), PAD_ID, np.int32)
-    targets = np.full((3, len(rows), target_length), PAD_ID, np.int32)
-    source, source_segments = sources
-    target_input, target_output, target_segments = targets
-    for r, row in enumerate(rows):
-        s = t = 0
-        for segment, pair in enumerate(row, start=1):
-            s_end, t_end = s + len(pair.source), t + len(pair.target)
-            source[r, s:s_end] = pair.source
-            source[r, s_end] = END_ID
-            source_segments[r, s : s_end + 1] = segment
-            target_input[r, t] = START_ID
-            target_input[r, t + 1 : t_end + 1] = pair.target
-            target_output[r, t:t_end] = pair.target
-            target_output[r, t_end] = END_ID
-            target_segments[r, t : t_end + 1] = segment
-            s, t = s_end + 1, t_end + 1
-    return Batch(source, source_segments, target_input, target_output, target_segments)
+    """The arrays of rows of examples; see `Batch` for a drawing.
+
+    Args:
+      store: of the examples.
+      rows: the numbers of those in each row.
+      row_lengths: source and target positions of a row.
+    """
+    row_sizes = np.array([len(row) for row in rows])
+    examples = np.concatenate(rows)
+    row = np.repeat(np.arange(len(rows)), row_sizes)
+    first_of_row = (np.cumsum(row_sizes) - row_sizes)[row]
+    segment = 1 + np.arange(len(examples)) - first_of_row
+    lengths, starts = store.lengths[examples], store.starts[examples]
+
+    def laid_out(side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Start and ids, ids and end, and segments of one side [rows, length]."""
+        shape = len(rows), row_lengths[side]
+        taken = lengths[:, side]
+        before = np.cumsum(taken) - taken
+        # Where each example begins, in the rows laid end to end.
+        begin = row * shape[1] + before - before[first_of_row]
+        ids = store.ids[_ranges(starts + side * (lengths[:, 0] - 1), taken - 1)]
+        with_start, with_end, segments = np.full(
+            (3, len(rows) * shape[1]), PAD_ID, np.int32
+        )
+        with_start[begin] = START_ID
+        with_start[_ranges(begin + 1, taken - 1)] = ids
+        with_end[_ranges(begin, taken - 1)] = ids
+        with_end[begin + taken - 1] = END_ID
+        segments[_ranges(begin, taken)] = np.repeat(segment, taken)
+        return (
+            with_start.reshape(shape),
+            with_end.reshape(shape),
+            segments.reshape(shape),
+        )
+
+    _, source, source_segments = laid_out(0)
+    return Batch(source, source_segments, *laid_out(1))
+
+
+def _ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The numbers of the ranges, one range after another.
+
+    >>> _ranges(np.array([5, 20]), np.array([2, 3])).tolist()
+    [5, 6, 20, 21, 22]
+    """
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(sizes.sum())
 
 
 def prefetch(

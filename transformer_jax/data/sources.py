@@ -1,20 +1,27 @@
-"""Where sentence pairs come from: files, or the generated `phrases` corpus.
+"""Where sentence pairs come from: prepared datasets, files, or generated phrases.
 
-A source has three splits, train, validation and test, each a list of raw text pairs.
-tensorflow-datasets will be a third kind, beside `_files` and `_phrases`.
+Training text may be larger than memory: it is read as a stream, as often as it is
+needed, and known by a digest of its content. Validation and test are lists.
 """
 
+import abc
 import contextlib
 import dataclasses
+import functools
 import gzip
+import hashlib
+import itertools
+import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from transformer_jax.config import DataConfig
+from transformer_jax.data.cache import cached
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.errors import UserError
 
@@ -23,13 +30,31 @@ TSV_STRIP = " \r"  # around a line of a pair: a tab there has an empty side besi
 
 _NUM_EVALUATION_PHRASES = 1000  # of validation and of test
 _MAX_HELD_OUT_SHARE = 0.05
+_BLOCK = 1 << 22  # bytes of a file that are decoded at a time
+
+
+class Pairs(abc.ABC):
+    """Raw text pairs that can be read again and again; some may have an empty side."""
+
+    @abc.abstractmethod
+    def __iter__(self) -> Iterator[Pair]:
+        """From the first pair on.
+
+        Raises:
+          UserError: text that cannot be read.
+        """
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def digest(self) -> str:
+        """Of the content: equal only for the same pairs in the same order."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
     """The raw pairs of each split; empty lines are kept, to be counted later."""
 
-    train: list[Pair]
+    train: Pairs
     validation: list[Pair]
     test: list[Pair]
 
@@ -38,73 +63,129 @@ class Corpus:
         splits = ("train", "validation", "test")
         if name not in splits:
             raise UserError(f"no split {name!r}, expected one of {', '.join(splits)}")
-        return getattr(self, name)
+        return list(getattr(self, name))
 
 
-def load_corpus(config: DataConfig, *, seed: int) -> Corpus:
+def load_corpus(config: DataConfig) -> Corpus:
     """All splits of the configured corpus.
 
     Raises:
-      UserError: a file is missing, empty, not UTF-8, or does not align with its pair.
+      UserError: a file is missing. Of validation and test also, and when the training
+        text is read: empty, not UTF-8, or not aligned with its pair.
     """
-    if config.corpus == "phrases":
-        return _phrases(config, seed)
-    return _files(config, seed)
+    return {"tfds": _dataset, "files": _files, "phrases": _phrases}[config.corpus](
+        config
+    )
 
 
-def _phrases(config: DataConfig, seed: int) -> Corpus:
+def _phrases(config: DataConfig) -> Corpus:
     def pairs(split: str, num_pairs: int) -> list[Pair]:
         return phrase_pairs(
             split,
             num_pairs=num_pairs,
-            seed=seed,
+            seed=config.seed,
             source_language=config.source_language,
             target_language=config.target_language,
         )
 
     return Corpus(
-        train=pairs("train", config.num_phrases),
+        train=ListedPairs(pairs("train", config.num_phrases)),
         validation=pairs("validation", _NUM_EVALUATION_PHRASES),
         test=pairs("test", _NUM_EVALUATION_PHRASES),
     )
 
 
-def _files(config: DataConfig, seed: int) -> Corpus:
+class ListedPairs(Pairs):
+    """Pairs that are in memory."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[Pair]:
+        """From the first pair on."""
+        return iter(self._pairs)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the content."""
+        content = hashlib.sha256()
+        for pair in self._pairs:
+            content.update(_as_line(pair))
+        return content.hexdigest()
+
+
+def _as_line(pair: Pair) -> bytes:
+    """No text of a pair has a line end; most have no tab."""
+    return "\t".join(pair).encode() + b"\n"
+
+
+def _dataset(config: DataConfig) -> Corpus:
+    from transformer_jax.data.tfds_corpus import TfdsPairs
+
+    splits = (TfdsPairs.open(config, x) for x in ("train", "validation", "test"))
+    train, validation, test = splits
+    return Corpus(train, list(validation), list(test))
+
+
+def _files(config: DataConfig) -> Corpus:
     if not config.dir:
         raise UserError(
             "data.dir is not set, expected the folder of the text files: give "
             "--config.data.dir=DIR"
         )
-    train = [pair for stem in config.train for pair in _read_pairs(config, stem)]
-    validation = _read_pairs(config, config.validation) if config.validation else []
-    test = _read_pairs(config, config.test) if config.test else []
-    if not config.validation:
-        train, validation = _hold_out(train, config.held_out_pairs, [seed, 1])
-    if not config.test:
-        train, test = _hold_out(train, config.held_out_pairs, [seed, 2])
+    train = FilePairs.find(config, config.train)
+    train, held_out = _hold_out(train, config)
+    validation, test = (
+        list(FilePairs.find(config, (stem,))) if stem else pairs
+        for stem, pairs in zip((config.validation, config.test), held_out, strict=True)
+    )
     return Corpus(train, validation, test)
 
 
-def _hold_out(
-    pairs: list[Pair], most: int, seed: list[int]
-) -> tuple[list[Pair], list[Pair]]:
-    """The pairs without, and only, a random few: no pair is in both."""
-    distinct = sorted({pair for pair in pairs if all(pair)})
-    num_held_out = min(most, int(len(distinct) * _MAX_HELD_OUT_SHARE))
-    if num_held_out == 0:
-        raise UserError(
-            f"{len(distinct)} distinct pairs are too few to hold any out, expected "
-            f"{math.ceil(1 / _MAX_HELD_OUT_SHARE)} or more for validation and one more "
-            "for test: add text, or name data.validation and data.test"
-        )
-    order = np.random.default_rng(seed).permutation(len(distinct))
-    held_out = [distinct[i] for i in order[:num_held_out]]
-    excluded = set(held_out)
-    return [pair for pair in pairs if pair not in excluded], held_out
+@dataclasses.dataclass(frozen=True)
+class FilePairs(Pairs):
+    """The pairs of text files, one file after another."""
+
+    # Of each stem: one .tsv file, or a file of the source and one of the target.
+    files: tuple[tuple[Path, ...], ...]
+
+    @classmethod
+    def find(cls, config: DataConfig, stems: Sequence[str]) -> "FilePairs":
+        """The files of `stems` in the configured folder.
+
+        Raises:
+          UserError: none there, or of both forms.
+        """
+        return cls(tuple(_files_of(config, stem) for stem in stems))
+
+    def __iter__(self) -> Iterator[Pair]:
+        """From the first pair on.
+
+        Raises:
+          UserError: a file that is empty, not UTF-8, or not aligned with its pair.
+        """
+        for paths in self.files:
+            if len(paths) == 1:
+                lines = iter_lines(paths[0], strip=TSV_STRIP)
+                for number, line in enumerate(lines, start=1):
+                    yield split_pair(line, f"{paths[0]} line {number}")
+            else:
+                yield from _aligned(*paths)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the content of the files, as they are."""
+        content = hashlib.sha256()
+        for paths in self.files:
+            content.update(b"%d" % len(paths))
+            for path in paths:
+                with naming_failure(str(path)), path.open("rb") as file:
+                    content.update(hashlib.file_digest(file, "sha256").digest())
+        return content.hexdigest()
 
 
-def _read_pairs(config: DataConfig, stem: str) -> list[Pair]:
-    """The pairs of `stem`: one .tsv file or a file of each language."""
+def _files_of(config: DataConfig, stem: str) -> tuple[Path, ...]:
+    """The .tsv file of `stem`, or a file of each language."""
     folder = Path(config.dir)
     tsv = _find(folder / f"{stem}.tsv")
     languages = config.source_language, config.target_language
@@ -116,7 +197,7 @@ def _read_pairs(config: DataConfig, stem: str) -> list[Pair]:
                 f"{tsv} is there and {' and '.join(others)} too, expected one of both "
                 "forms: move the other away"
             )
-        return _read_tsv(tsv)
+        return (tsv,)
     for path, language in zip(paths, languages, strict=True):
         if path is None:
             raise UserError(
@@ -125,19 +206,98 @@ def _read_pairs(config: DataConfig, stem: str) -> list[Pair]:
                 "folder, and data.train, data.validation and data.test to the names "
                 "before the language"
             )
-    source_path, target_path = (path for path in paths if path is not None)
-    source, target = read_lines(source_path), read_lines(target_path)
-    if len(source) != len(target):
-        raise UserError(
-            f"{source_path} has {len(source)} lines and {target_path} has "
-            f"{len(target)}: expected as many, line by line each other's translation"
-        )
-    return list(zip(source, target, strict=True))
+    return tuple(path for path in paths if path is not None)
 
 
-def _read_tsv(path: Path) -> list[Pair]:
-    lines = read_lines(path, strip=TSV_STRIP)
-    return [split_pair(line, f"{path} line {i}") for i, line in enumerate(lines, 1)]
+def _find(path: Path) -> Path | None:
+    """The path, or the same with .gz, whichever is there."""
+    for candidate in (path, path.with_name(path.name + ".gz")):
+        if candidate.exists():
+            return candidate
+    return None
+
+
+def _aligned(source_path: Path, target_path: Path) -> Iterator[Pair]:
+    source, target = iter_lines(source_path), iter_lines(target_path)
+    for number, pair in enumerate(itertools.zip_longest(source, target)):
+        if None in pair:
+            left = sum(1 for _ in itertools.chain(source, target)) + 1
+            counts = [number + left * (line is not None) for line in pair]
+            raise UserError(
+                f"{source_path} has {counts[0]} lines and {target_path} has "
+                f"{counts[1]}: expected as many, line by line each other's translation"
+            )
+        yield pair
+
+
+def _hold_out(train: Pairs, config: DataConfig) -> tuple[Pairs, list[list[Pair]]]:
+    """The text without, and only, the pairs of validation and of test.
+
+    Those are the distinct pairs with the smallest hashes, so that it takes one pass to
+    know them, little memory, and no more than their hashes to leave them out.
+    """
+    names = config.validation, config.test
+    limits = [0 if name else config.held_out_pairs for name in names]
+    if not any(limits):
+        return train, [[], []]
+    key = _name(f"{train.digest} {config.seed} {limits}")
+
+    def choose() -> bytes:
+        texts = (_hash(pair, config.seed) for pair in train if all(pair))
+        hashes = np.unique(np.fromiter(texts, np.uint64))
+        left, numbers = len(hashes), []
+        for limit in limits:
+            number = min(limit, int(left * _MAX_HELD_OUT_SHARE))
+            if limit and number == 0:
+                raise UserError(
+                    f"{left} distinct pairs are too few to hold any out, expected "
+                    f"{math.ceil(1 / _MAX_HELD_OUT_SHARE)} or more for validation and "
+                    "one more for test: add text, or name data.validation and data.test"
+                )
+            numbers.append(number)
+            left -= number
+        chosen = hashes[: sum(numbers)].tolist()
+        places = {value: place for place, value in enumerate(chosen)}
+        pairs: list[Pair] = [("", "")] * len(chosen)
+        for pair in train:
+            place = places.get(_hash(pair, config.seed))
+            if place is not None:
+                pairs[place] = pair
+        return json.dumps([pairs[: numbers[0]], pairs[numbers[0] :]]).encode()
+
+    held_out = [
+        [(source, target) for source, target in pairs]
+        for pairs in json.loads(cached(config, f"held_out-{key}.json", choose))
+    ]
+    excluded = {_hash(pair, config.seed) for pairs in held_out for pair in pairs}
+    return _Remaining(train, excluded, config.seed), held_out
+
+
+def _hash(pair: Pair, seed: int) -> int:
+    """64 bits, spread evenly."""
+    key = seed.to_bytes(8, "big")
+    digest = hashlib.blake2b(_as_line(pair), digest_size=8, key=key).digest()
+    return int.from_bytes(digest, "big")
+
+
+def _name(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+class _Remaining(Pairs):
+    """Pairs without those of some hashes."""
+
+    def __init__(self, pairs: Pairs, excluded: set[int], seed: int) -> None:
+        self._pairs, self._excluded, self._seed = pairs, excluded, seed
+
+    def __iter__(self) -> Iterator[Pair]:
+        for pair in self._pairs:
+            if _hash(pair, self._seed) not in self._excluded:
+                yield pair
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return _name(f"{self._pairs.digest} {self._seed} {sorted(self._excluded)}")
 
 
 def split_pair(line: str, where: str) -> Pair:
@@ -155,15 +315,7 @@ def split_pair(line: str, where: str) -> Pair:
     return fields[0].strip(), fields[1].strip()
 
 
-def _find(path: Path) -> Path | None:
-    """The path, or the same with .gz, whichever is there."""
-    for candidate in (path, path.with_name(path.name + ".gz")):
-        if candidate.exists():
-            return candidate
-    return None
-
-
-def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
+def iter_lines(path: Path, *, strip: str = " \t\r") -> Iterator[str]:
     r"""The lines of a UTF-8 file, plain or .gz, without the outer characters `strip`.
 
     Lines end at "\n" or "\r\n" only: U+2028, U+0085, form feeds and their like are
@@ -172,14 +324,24 @@ def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
     Raises:
       UserError: unreadable, empty, binary, or not UTF-8 (names the line).
     """
-    with naming_failure(str(path)):
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    if not content.strip():
-        kind = "has blank lines only" if content else "is empty"
+    number, has_text = 0, False
+    opener = gzip.open if path.suffix == ".gz" else open
+    with naming_failure(str(path)), opener(path, "rb") as opened:
+        file = cast(BinaryIO, opened)
+        while content := file.read(_BLOCK):
+            content += file.readline()
+            lines = decode_lines(content, str(path), strip=strip, first_line=number + 1)
+            number += len(lines)
+            has_text = has_text or any(lines)
+            yield from lines
+    if not has_text:
+        kind = "has blank lines only" if number else "is empty"
         raise UserError(f"{path} {kind}, expected one sentence a line")
-    return decode_lines(content, str(path), strip=strip)
+
+
+def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
+    """The lines of a file; see `iter_lines`."""
+    return list(iter_lines(path, strip=strip))
 
 
 @contextlib.contextmanager

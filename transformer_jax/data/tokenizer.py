@@ -1,5 +1,6 @@
 """Text <-> token ids by SentencePiece; the one place that knows the special ids."""
 
+import dataclasses
 import hashlib
 import io
 import re
@@ -19,8 +20,6 @@ UNKNOWN_ID = 3  # never produced: what has no piece becomes bytes
 _NUM_SPECIAL = 4
 _NUM_BYTES = 256
 
-# Training sees at most so many sentences; more do not change a vocabulary noticeably.
-_MAX_TRAINING_SENTENCES = 2_000_000
 _MAX_SENTENCE_BYTES = 1 << 16
 
 
@@ -94,6 +93,46 @@ class Tokenizer:
         return self._processor.id_to_piece(token_id).startswith("▁")
 
 
+@dataclasses.dataclass(frozen=True)
+class Vocabularies:
+    """The tokenizers of both languages: the same one where they share a vocabulary."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @classmethod
+    def load(cls, folder: Path, *, shared: bool) -> "Vocabularies":
+        """Reads the vocabulary files of a run or of an exported model."""
+        if shared:
+            tokenizer = Tokenizer.load(folder / "vocabulary.model")
+            return cls(tokenizer, tokenizer)
+        return cls(
+            Tokenizer.load(folder / "vocabulary.source.model"),
+            Tokenizer.load(folder / "vocabulary.target.model"),
+        )
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary files."""
+        if self.source is self.target:
+            self.source.save(folder / "vocabulary.model")
+        else:
+            self.source.save(folder / "vocabulary.source.model")
+            self.target.save(folder / "vocabulary.target.model")
+
+    @property
+    def digest(self) -> str:
+        """Says whether two runs have the same vocabulary."""
+        return f"{self.source.digest}-{self.target.digest}"
+
+    def encode(
+        self, pairs: Sequence[tuple[str, str]]
+    ) -> list[tuple[list[int], list[int]]]:
+        """The ids of source and target of each pair, without start and end."""
+        source = self.source.encode_batch([pair[0] for pair in pairs])
+        target = self.target.encode_batch([pair[1] for pair in pairs])
+        return list(zip(source, target, strict=True))
+
+
 def train_tokenizer(
     lines: Iterable[str], *, vocab_size: int, algorithm: str = "bpe"
 ) -> Tokenizer:
@@ -129,8 +168,6 @@ def train_tokenizer(
             byte_fallback=True,
             character_coverage=0.9999,
             normalization_rule_name="identity",
-            input_sentence_size=_MAX_TRAINING_SENTENCES,
-            shuffle_input_sentence=False,
             max_sentence_length=_MAX_SENTENCE_BYTES,
             num_threads=1,  # more change the scores of unigram pieces
             minloglevel=2,

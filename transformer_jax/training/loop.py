@@ -16,16 +16,12 @@ from transformer_jax.checkpointing import (
     steps_in,
 )
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.pipeline import (
-    EncodedPair,
-    TrainingBatches,
-    keep_trainable,
-    prefetch,
-)
-from transformer_jax.data.sources import Corpus, Pair, load_corpus
-from transformer_jax.data.tokenizer import train_tokenizer
+from transformer_jax.data.pipeline import TrainingBatches, prefetch
+from transformer_jax.data.prepared import encoded, learned_vocabularies
+from transformer_jax.data.sources import Pair, Pairs, load_corpus
+from transformer_jax.data.store import TokenStore
+from transformer_jax.data.tokenizer import Vocabularies
 from transformer_jax.errors import UserError
-from transformer_jax.evaluation import encode_pairs
 from transformer_jax.models import num_parameters
 from transformer_jax.sharding import (
     BatchLayout,
@@ -34,7 +30,6 @@ from transformer_jax.sharding import (
     replicated,
     to_global,
 )
-from transformer_jax.trained_model import Vocabularies
 from transformer_jax.training.interruption import Interrupted, Interruption
 from transformer_jax.training.optimizer import peak_learning_rate
 from transformer_jax.training.program import TrainingProgram
@@ -76,9 +71,9 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
         return
 
     # 2. Text -> batches.
-    corpus = load_corpus(config.data, seed=config.seed)
-    vocabularies = _vocabularies(config, workdir, corpus)
-    examples = _examples("training", corpus.train, vocabularies, config)
+    corpus = load_corpus(config.data)
+    vocabularies, examples = _prepared(config, workdir, corpus.train)
+    _require_examples("training", examples, config)
     batches = TrainingBatches(
         examples,
         batch_tokens=config.training.batch_tokens,
@@ -108,7 +103,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
         workdir,
         program,
         vocabularies,
-        examples=_examples("validation", corpus.validation, vocabularies, config),
+        examples=_validation_examples(corpus.validation, vocabularies, config),
         pairs=corpus.validation,
     )
 
@@ -222,44 +217,49 @@ def _is_finished(config: ExperimentConfig, workdir: Path) -> bool:
     return True
 
 
-def _vocabularies(
-    config: ExperimentConfig, workdir: Path, corpus: Corpus
-) -> Vocabularies:
-    """The run's vocabularies, trained on the training text the first time."""
-    shared = config.tokenizer.shared
+def _prepared(
+    config: ExperimentConfig, workdir: Path, train: Pairs
+) -> tuple[Vocabularies, TokenStore]:
+    """The run's vocabularies, learned before its first step, and its examples.
+
+    Process 0 prepares first; those that see its cache find all of it there, the others
+    prepare the same for themselves.
+    """
+    if not processes.is_first():
+        processes.wait_for_all("text prepared")
     if (workdir / "config.json").exists():
-        return Vocabularies.load(workdir, shared=shared)
-    learn = functools.partial(
-        train_tokenizer,
-        vocab_size=config.model.vocab_size,
-        algorithm=config.tokenizer.algorithm,
-    )
-    source = [pair[0] for pair in corpus.train]
-    target = [pair[1] for pair in corpus.train]
-    if shared:
-        tokenizer = learn(source + target)
-        return Vocabularies(tokenizer, tokenizer)
-    return Vocabularies(learn(source), learn(target))
+        vocabularies = Vocabularies.load(workdir, shared=config.tokenizer.shared)
+    else:
+        vocabularies = learned_vocabularies(config, train, say)
+    examples = encoded(config, train, vocabularies, say)
+    if processes.is_first():
+        processes.wait_for_all("text prepared")
+    return vocabularies, examples
 
 
-def _examples(
-    name: str, pairs: list[Pair], vocabularies: Vocabularies, config: ExperimentConfig
-) -> list[EncodedPair]:
-    """The pairs as ids; says how many were left out and why."""
-    examples, counts = keep_trainable(
-        encode_pairs(pairs, vocabularies), config.data.max_length
-    )
+def _validation_examples(
+    pairs: list[Pair], vocabularies: Vocabularies, config: ExperimentConfig
+) -> TokenStore:
+    examples = TokenStore.of(vocabularies.encode(pairs), config.data.max_length)
+    _require_examples("validation", examples, config)
+    return examples
+
+
+def _require_examples(
+    name: str, examples: TokenStore, config: ExperimentConfig
+) -> None:
+    """Says how many pairs were left out and why; refuses to go on without any."""
+    counts = examples.counts
     shown = (
         f"{counts.kept} kept, {counts.empty} with an empty side, {counts.too_long} of "
         f"more than {config.data.max_length} tokens"
     )
     say(f"{name} pairs: {shown}")
-    if not examples:
+    if not counts.kept:
         raise UserError(
-            f"no {name} pairs are left of {len(pairs)}: {shown}: bring other text, or "
-            "raise data.max_length"
+            f"no {name} pairs are left: {shown}: bring other text, or raise "
+            "data.max_length"
         )
-    return examples
 
 
 def _say_batches(batches: TrainingBatches, layout: BatchLayout) -> None:

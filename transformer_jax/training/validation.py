@@ -7,13 +7,13 @@ from pathlib import Path
 import jax
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.pipeline import EncodedPair
 from transformer_jax.data.sources import Pair
+from transformer_jax.data.store import TokenStore
+from transformer_jax.data.tokenizer import Vocabularies
 from transformer_jax.evaluation import LossEvaluator, translate_and_score
 from transformer_jax.inference import Searcher
 from transformer_jax.processes import is_first
 from transformer_jax.sharding import replicated
-from transformer_jax.trained_model import Vocabularies
 from transformer_jax.training.program import TrainingProgram
 from transformer_jax.training.progress import Progress, say
 from transformer_jax.training.step import Params
@@ -48,7 +48,7 @@ class Validator:
         program: TrainingProgram,
         vocabularies: Vocabularies,
         *,
-        examples: list[EncodedPair],
+        examples: TokenStore,
         pairs: list[Pair],
     ) -> None:
         """Gets ready; nothing is computed yet.

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.tokenizer import Vocabularies
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
-from transformer_jax.trained_model import Vocabularies, load_config
+from transformer_jax.trained_model import load_config
 
 # Config keys that a resumed run may change: they decide how long, how often, where and
 # in what pieces. None changes what a step computes, but that a cooldown follows the end
@@ -28,6 +29,7 @@ _CHANGEABLE = (
     "decoding.",
     "mesh.",
     "data.dir",
+    "data.cache_dir",
 )
 
 

@@ -1,0 +1,152 @@
+"""A corpus made ready to train on: its vocabulary, and all its pairs as token ids.
+
+Text is read three times at most: to digest it, to sample it for the vocabulary, and to
+turn it into ids, part by part. The results stay in the cache (`data.cache_dir`) under
+names that are digests of text and settings, so the next run on the same text, of
+whatever model, opens them at once. An interrupted preparation goes on where it was.
+"""
+
+import hashlib
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from tqdm import tqdm
+
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.cache import cache_folder, making
+from transformer_jax.data.sources import Pair, Pairs
+from transformer_jax.data.store import TokenStore, TokenWriter
+from transformer_jax.data.tokenizer import (
+    Tokenizer,
+    Vocabularies,
+    train_tokenizer,
+)
+
+Say = Callable[[str], object]  # takes a line for the user
+
+# Pairs that a vocabulary is learned from; more do not change it noticeably.
+_SAMPLED_PAIRS = 500_000
+_PART = 1 << 15  # pairs encoded, and written, at a time
+_SAY_EVERY_S = 30.0
+
+
+def learned_vocabularies(
+    config: ExperimentConfig, train: Pairs, say: Say
+) -> Vocabularies:
+    """The vocabularies of a training text, learned the first time.
+
+    They are learned from all pairs, or from a random sample of half a million.
+
+    Raises:
+      UserError: text that cannot be read, or too little of it.
+    """
+    tokenizer = config.tokenizer
+    key = _key(
+        train.digest,
+        config.model.vocab_size,
+        tokenizer.algorithm,
+        tokenizer.shared,
+        _SAMPLED_PAIRS,
+        sentencepiece.__version__,
+    )
+    folder = cache_folder(config.data) / f"vocabulary-{key}"
+    with making(folder):
+        if folder.exists():
+            return Vocabularies.load(folder, shared=tokenizer.shared)
+        pairs = _sample(_counted(train, "reading", say), seed=config.data.seed)
+        size = config.model.vocab_size
+        say(f"learning a vocabulary of {size:,} from {len(pairs):,} pairs")
+
+        def learned(*sides: int) -> Tokenizer:
+            return train_tokenizer(
+                (pair[side] for side in sides for pair in pairs),
+                vocab_size=config.model.vocab_size,
+                algorithm=tokenizer.algorithm,
+            )
+
+        if tokenizer.shared:
+            both = learned(0, 1)
+            vocabularies = Vocabularies(both, both)
+        else:
+            vocabularies = Vocabularies(learned(0), learned(1))
+        partial = folder.with_name(f"{folder.name}.partial")
+        partial.mkdir(exist_ok=True)
+        vocabularies.save(partial)
+        partial.replace(folder)
+    return vocabularies
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _sample(pairs: Iterator[Pair], *, seed: int) -> list[Pair]:
+    """At most `_SAMPLED_PAIRS`, each as likely, in their order (Vitter 1985, R)."""
+    kept = list(itertools.islice(enumerate(pairs), _SAMPLED_PAIRS))
+    generator = np.random.default_rng([seed, 3])
+    first = len(kept)
+    while part := list(itertools.islice(pairs, _PART)):
+        # The i-th of all takes a random place among i, if that is one of those kept.
+        places = generator.integers(np.arange(first, first + len(part)) + 1)
+        for i in np.flatnonzero(places < _SAMPLED_PAIRS).tolist():
+            kept[places[i]] = first + i, part[i]
+        first += len(part)
+    return [pair for _, pair in sorted(kept)]
+
+
+def encoded(
+    config: ExperimentConfig, train: Pairs, vocabularies: Vocabularies, say: Say
+) -> TokenStore:
+    """All pairs of a training text that can be trained on, as ids.
+
+    Raises:
+      UserError: text that cannot be read.
+    """
+    max_length = config.data.max_length
+    key = _key(train.digest, vocabularies.digest, max_length)
+    folder = cache_folder(config.data) / f"tokens-{key}"
+    with making(folder):
+        store = TokenStore.open(folder)
+        if store is not None:
+            return store
+        writer = TokenWriter(
+            folder,
+            vocab_size=max(
+                vocabularies.source.vocab_size, vocabularies.target.vocab_size
+            ),
+            max_length=max_length,
+        )
+        if writer.pairs_read:
+            say(f"preparing goes on after pair {writer.pairs_read:,}")
+        pairs = itertools.islice(train, writer.pairs_read, None)
+        pairs = _counted(pairs, "encoding", say, writer.pairs_read)
+        try:
+            while part := list(itertools.islice(pairs, _PART)):
+                writer.append(vocabularies.encode(part))
+        finally:
+            writer.close()
+        return writer.finish()
+
+
+def _counted(
+    pairs: Iterable[Pair], doing: str, say: Say, first: int = 0
+) -> Iterator[Pair]:
+    """The pairs, with a bar on a terminal and a line now and then elsewhere."""
+    is_terminal = sys.stderr.isatty()
+    start = said = time.monotonic()
+    shown: Any = {"unit": " pairs", "unit_scale": True, "disable": not is_terminal}
+    with tqdm(desc=doing, initial=first, **shown) as bar:
+        for number, pair in enumerate(pairs, start=1):
+            yield pair
+            if number % 10_000 == 0:
+                bar.update(10_000)
+                now = time.monotonic()
+                if not is_terminal and now - said > _SAY_EVERY_S:
+                    said = now
+                    rate = number / (now - start)
+                    say(f"{doing}: {first + number:,} pairs, {rate:,.0f} /s")

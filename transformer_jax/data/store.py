@@ -1,0 +1,219 @@
+"""Pairs of token ids, many of them: in memory, or in files that are read where needed.
+
+Tens of millions of pairs are too many Python objects. Here all ids stand in one array,
+each pair's source and then its target, and each pair is known by its two lengths. On
+disk the array is a file that the system pages in, so a run needs little more memory
+than the lengths.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from transformer_jax.files import write_whole
+
+_IDS, _LENGTHS, _PROGRESS, _MANIFEST = "ids", "lengths", "progress.json", "store.json"
+_LENGTH_TYPE = np.uint16  # of one side in ids, ends included
+
+
+@dataclasses.dataclass(frozen=True)
+class FilterCounts:
+    """What became of the pairs of a corpus."""
+
+    kept: int = 0
+    empty: int = 0  # one side or both have no text
+    too_long: int = 0  # one side or both have more tokens than allowed
+
+    def __add__(self, other: "FilterCounts") -> "FilterCounts":
+        """The counts of both."""
+        return FilterCounts(
+            self.kept + other.kept,
+            self.empty + other.empty,
+            self.too_long + other.too_long,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """Pairs of token ids, without start and end."""
+
+    ids: np.ndarray  # uint16 or int32 [ids], source and target of each pair in turn
+    # int32 [pairs, 2], positions that source and target take in a row: their ids, and
+    # one end or start each.
+    lengths: np.ndarray
+    digest: str  # of the content
+    counts: FilterCounts  # of the corpus that it was made from
+    folder: Path | None = None  # where it is kept
+
+    @classmethod
+    def of(
+        cls, pairs: Iterable[tuple[Sequence[int], Sequence[int]]], max_length: int
+    ) -> Self:
+        """The pairs that have text on both sides and fit, in memory.
+
+        Args:
+          pairs: ids of source and target, without start and end.
+          max_length: most positions of a side, its start or end counted.
+        """
+        ids, lengths, counts = _kept(pairs, max_length, np.dtype(np.int32))
+        return cls(ids, lengths.astype(np.int32), _digest(ids, lengths), counts)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self | None:
+        """The finished store in `folder`, or None where there is none, or a damaged."""
+        try:
+            manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+            dtype = np.dtype(manifest["dtype"])
+            lengths = np.fromfile(folder / _LENGTHS, _LENGTH_TYPE).reshape(-1, 2)
+            # An empty file cannot be mapped.
+            is_empty = (folder / _IDS).stat().st_size == 0
+            ids = np.empty(0, dtype) if is_empty else np.memmap(folder / _IDS, dtype)
+            if _digest(ids, lengths) != manifest["digest"]:
+                return None
+            return cls(
+                ids,
+                lengths.astype(np.int32),
+                manifest["digest"],
+                FilterCounts(**manifest["counts"]),
+                folder,
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return len(self.lengths)
+
+    def __getitem__(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of a pair's source and target."""
+        if not -len(self) <= number < len(self):
+            raise IndexError(number)
+        start = self.starts[number]
+        middle, end = start + np.cumsum(self.lengths[number] - 1)
+        return self.ids[start:middle], self.ids[middle:end]
+
+    @functools.cached_property
+    def starts(self) -> np.ndarray:
+        """Where each pair begins, int64 [pairs]."""
+        sizes = self.lengths.sum(axis=1, dtype=np.int64) - 2
+        return np.cumsum(sizes) - sizes
+
+
+class TokenWriter:
+    """Writes a store part by part; what was written before an interruption stays.
+
+    A part counts when the record of progress names it. The store counts when its
+    manifest is there, which is written last.
+    """
+
+    def __init__(self, folder: Path, *, vocab_size: int, max_length: int) -> None:
+        """Opens the store in `folder`, and goes on where it was left.
+
+        Args:
+          folder: of this store alone; made if it is not there.
+          vocab_size: all ids are below it.
+          max_length: most positions of a side; pairs with more are counted only.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._max_length = max_length
+        self._dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
+        self.counts = FilterCounts()
+        self.pairs_read = 0  # of the corpus, kept or not
+        self._num_ids = 0
+        self._resume()
+        self._files = {name: (folder / name).open("ab") for name in (_IDS, _LENGTHS)}
+
+    def _resume(self) -> None:
+        (self._folder / _MANIFEST).unlink(missing_ok=True)
+        try:
+            path = self._folder / _PROGRESS
+            progress = json.loads(path.read_text(encoding="utf-8"))
+            counts = FilterCounts(**progress["counts"])
+            sizes = self._sizes(int(progress["num_ids"]), counts)
+            if all((self._folder / x).stat().st_size >= n for x, n in sizes.items()):
+                self.counts = counts
+                self.pairs_read = int(progress["pairs_read"])
+                self._num_ids = int(progress["num_ids"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # nothing, or nothing that can be trusted: from the beginning
+        for name, size in self._sizes(self._num_ids, self.counts).items():
+            with (self._folder / name).open("ab") as file:
+                file.truncate(size)
+
+    def _sizes(self, num_ids: int, counts: FilterCounts) -> dict[str, int]:
+        """Bytes of each file."""
+        pair = 2 * np.dtype(_LENGTH_TYPE).itemsize
+        return {_IDS: num_ids * self._dtype.itemsize, _LENGTHS: counts.kept * pair}
+
+    def append(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
+        """Writes the next pairs of the corpus, those that can be trained on."""
+        ids, lengths, counts = _kept(pairs, self._max_length, self._dtype)
+        for name, array in ((_IDS, ids), (_LENGTHS, lengths)):
+            self._files[name].write(array.tobytes())
+            self._files[name].flush()
+            os.fsync(self._files[name].fileno())
+        self.counts += counts
+        self.pairs_read += len(pairs)
+        self._num_ids += len(ids)
+        self._record(_PROGRESS, num_ids=self._num_ids, pairs_read=self.pairs_read)
+
+    def close(self) -> None:
+        """Closes the files; the store can be gone on with."""
+        for file in self._files.values():
+            file.close()
+
+    def finish(self) -> TokenStore:
+        """Closes the files and says that all is written."""
+        self.close()
+        lengths = np.fromfile(self._folder / _LENGTHS, _LENGTH_TYPE).reshape(-1, 2)
+        ids = np.fromfile(self._folder / _IDS, self._dtype)
+        self._record(_MANIFEST, dtype=self._dtype.name, digest=_digest(ids, lengths))
+        store = TokenStore.open(self._folder)
+        if store is None:
+            raise OSError(f"{self._folder} does not hold what was written to it")
+        return store
+
+    def _record(self, name: str, **values: Any) -> None:
+        values["counts"] = dataclasses.asdict(self.counts)
+        write_whole(self._folder / name, json.dumps(values).encode())
+
+
+def _kept(
+    pairs: Iterable[tuple[Sequence[int], Sequence[int]]],
+    max_length: int,
+    dtype: np.dtype[Any],
+) -> tuple[np.ndarray, np.ndarray, FilterCounts]:
+    """Ids and lengths of the pairs that can be trained on, and the counts of all."""
+    if max_length > np.iinfo(_LENGTH_TYPE).max:
+        raise ValueError(f"got max_length {max_length}, expected less than 65536")
+    kept, empty, too_long = [], 0, 0
+    for pair in pairs:
+        shorter, longer = sorted(map(len, pair))
+        if not shorter:
+            empty += 1
+        elif longer + 1 > max_length:
+            too_long += 1
+        else:
+            kept += pair
+    lengths = np.fromiter(map(len, kept), _LENGTH_TYPE, len(kept)).reshape(-1, 2) + 1
+    parts = [np.asarray(side, dtype) for side in kept]
+    ids = np.concatenate(parts) if parts else np.empty(0, dtype)
+    counts = FilterCounts(len(kept) // 2, empty, too_long)
+    return ids, lengths.astype(_LENGTH_TYPE), counts
+
+
+def _digest(ids: np.ndarray, lengths: np.ndarray) -> str:
+    """A hash of the content, whatever type the ids are kept in."""
+    content = hashlib.sha256(lengths.astype(_LENGTH_TYPE).data)
+    step = 1 << 22  # ids at a time: few are in memory, where they are mapped
+    for first in range(0, len(ids), step):
+        content.update(ids[first : first + step].astype(np.int32).data)
+    return content.hexdigest()
