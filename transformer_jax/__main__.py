@@ -7,6 +7,7 @@ from transformer_jax.command_line import prepare_to_translate, run, use_huge_pag
 from transformer_jax.commands.benchmark import benchmark
 from transformer_jax.commands.compile import compile_for_chips
 from transformer_jax.commands.export_model import export_model
+from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.score import score
 from transformer_jax.commands.translate import translate
 from transformer_jax.config import nearest
@@ -16,6 +17,7 @@ _COMMANDS = {
     "translate": translate,
     "score": score,
     "export-model": export_model,
+    "prepare": prepare,
     "benchmark": benchmark,
     "compile": compile_for_chips,
 }

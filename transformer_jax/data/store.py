@@ -74,7 +74,9 @@ class TokenStore:
             lengths = np.fromfile(folder / _LENGTHS, _LENGTH_TYPE).reshape(-1, 2)
             # An empty file cannot be mapped.
             is_empty = (folder / _IDS).stat().st_size == 0
-            ids = np.empty(0, dtype) if is_empty else np.memmap(folder / _IDS, dtype)
+            ids = (
+                np.empty(0, dtype) if is_empty else np.memmap(folder / _IDS, dtype, "r")
+            )
             if _digest(ids, lengths) != manifest["digest"]:
                 return None
             return cls(

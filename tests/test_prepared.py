@@ -1,0 +1,187 @@
+"""Text made ready once: found again, resumed, and made anew when anything changes."""
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transformer_jax.config import DataConfig, ExperimentConfig, freeze
+from transformer_jax.data import prepared
+from transformer_jax.data.prepared import encoded, learned_vocabularies
+from transformer_jax.data.sources import ListedPairs, Pair, load_corpus
+from transformer_jax.data.store import TokenStore
+from transformer_jax.errors import UserError
+
+SOURCE = ["one", "two", "three", "four", "five", "six"]
+TARGET = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
+TEXT = [
+    (" ".join(source), " ".join(target))
+    for source in itertools.permutations(SOURCE, 2)
+    for target in itertools.permutations(TARGET, 2)
+]
+
+
+class Watched(ListedPairs):
+    """Counts how many pairs are read; may be interrupted."""
+
+    def __init__(self, pairs: list[Pair], fails_after: int = 1 << 60) -> None:
+        super().__init__(pairs)
+        self.num_read = 0
+        self._fails_after = fails_after
+
+    def __iter__(self) -> Iterator[Pair]:
+        for pair in super().__iter__():
+            if self.num_read == self._fails_after:
+                raise KeyboardInterrupt
+            self.num_read += 1
+            yield pair
+
+
+def config_in(folder: Path, **model: Any) -> ExperimentConfig:
+    return freeze(
+        {
+            "model": {"vocab_size": 290, "max_length": 40, **model},
+            "data": {"cache_dir": str(folder), "max_length": 40, "row_length": 40},
+        }
+    )
+
+
+def quiet(line: str) -> None:
+    pass
+
+
+def test_the_second_time_nothing_is_read(tmp_path: Path) -> None:
+    config = config_in(tmp_path / "cache")
+    first = Watched(TEXT)
+    vocabularies = learned_vocabularies(config, first, quiet)
+    store = encoded(config, first, vocabularies, quiet)
+    assert first.num_read == 2 * len(TEXT)
+    again = Watched(TEXT)
+    assert learned_vocabularies(config, again, quiet).digest == vocabularies.digest
+    same = encoded(config, again, vocabularies, quiet)
+    assert (same.digest, same.folder) == (store.digest, store.folder)
+    assert again.num_read == 0
+    ids = vocabularies.encode(TEXT)
+    assert store.digest == TokenStore.of(ids, 40).digest
+    assert len(store) == len(TEXT)
+
+
+def test_other_text_or_settings_are_prepared_anew(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    folders = set()
+    changed = dataclasses.replace(
+        config, tokenizer=dataclasses.replace(config.tokenizer, shared=False)
+    )
+    shorter = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, max_length=39)
+    )
+    for text, one in (
+        (TEXT, config),
+        (TEXT[1:], config),
+        (TEXT, changed),
+        (TEXT, config_in(tmp_path, vocab_size=291)),
+        (TEXT, shorter),
+    ):
+        vocabularies = learned_vocabularies(one, ListedPairs(text), quiet)
+        folders.add(encoded(one, ListedPairs(text), vocabularies, quiet).folder)
+    assert len(folders) == 5
+
+
+def test_an_interrupted_preparation_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "_PART", 100)
+    config = config_in(tmp_path)
+    vocabularies = learned_vocabularies(config, ListedPairs(TEXT), quiet)
+    with pytest.raises(KeyboardInterrupt):
+        encoded(config, Watched(TEXT, fails_after=350), vocabularies, quiet)
+    said: list[str] = []
+    store = encoded(config, ListedPairs(TEXT), vocabularies, said.append)
+    assert said == ["preparing goes on after pair 300"]
+    assert store.digest == TokenStore.of(vocabularies.encode(TEXT), 40).digest
+
+
+def test_a_damaged_store_is_made_anew(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    vocabularies = learned_vocabularies(config, ListedPairs(TEXT), quiet)
+    store = encoded(config, ListedPairs(TEXT), vocabularies, quiet)
+    assert store.folder is not None
+    ids = store.folder / "ids"
+    ids.write_bytes(ids.read_bytes()[:-2])
+    mended = encoded(config, ListedPairs(TEXT), vocabularies, quiet)
+    assert mended.digest == store.digest
+
+
+def test_a_sample_is_even_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "_SAMPLED_PAIRS", 200)
+    monkeypatch.setattr(prepared, "_PART", 70)
+    pairs = [(str(number), "x") for number in range(1000)]
+    counts = np.zeros(1000)
+    for seed in range(300):
+        sample = prepared._sample(iter(pairs), seed=seed)
+        numbers = [int(source) for source, _ in sample]
+        assert len(numbers) == 200
+        assert numbers == sorted(set(numbers))
+        counts[numbers] += 1
+    # Each of ten tenths is drawn 6000 times; the deviation of such a sum is 65.
+    tenths = counts.reshape(10, 100).sum(axis=1)
+    assert (abs(tenths - 6000) < 5 * 65).all()
+    assert prepared._sample(iter(pairs[:150]), seed=0) == pairs[:150]
+
+
+def test_two_processes_prepare_once(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from transformer_jax.config import freeze\n"
+        "from transformer_jax.data.prepared import encoded, learned_vocabularies\n"
+        "from transformer_jax.data.sources import load_corpus\n"
+        "config = freeze({'model': {'vocab_size': 400}, 'data': {'corpus': 'phrases', "
+        "'num_phrases': 2000, 'cache_dir': sys.argv[1]}})\n"
+        "train, said = load_corpus(config.data).train, []\n"
+        "vocabularies = learned_vocabularies(config, train, said.append)\n"
+        "print(len(said), encoded(config, train, vocabularies, said.append).digest)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    root = Path(__file__).parent.parent
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
+        for _ in range(2)
+    ]
+    outputs = sorted(process.communicate(timeout=120)[0].split() for process in running)
+    assert [said for said, _ in outputs] == ["0", "1"]  # one of them learned
+    assert outputs[0][1] == outputs[1][1]
+
+
+def test_a_cache_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    config = config_in(tmp_path / "file" / "cache")
+    with pytest.raises(UserError, match=r"--config\.data\.cache_dir=DIR") as error:
+        learned_vocabularies(config, ListedPairs(TEXT), quiet)
+    assert "\n" not in str(error.value)
+
+
+def test_what_is_held_out_is_chosen_once(tmp_path: Path) -> None:
+    for side, language in enumerate(("en", "de")):
+        lines = "".join(f"{pair[side]}\n" for pair in TEXT)
+        (tmp_path / f"train.{language}").write_text(lines)
+    config = DataConfig(
+        corpus="files",
+        dir=str(tmp_path),
+        validation="",
+        test="",
+        held_out_pairs=20,
+        cache_dir=str(tmp_path / "cache"),
+    )
+    first = load_corpus(config)
+    again = load_corpus(config)
+    assert (first.validation, first.test) == (again.validation, again.test)
+    assert first.train.digest == again.train.digest
+    (kept,) = (tmp_path / "cache").glob("held_out-*.json")
+    kept.write_text('[[["a", "b"]], [["c", "d"]]]')  # what is there is believed
+    assert load_corpus(config).validation == [("a", "b")]
