@@ -29,7 +29,7 @@ def prepare(arguments: Sequence[str]) -> None:
         print(line, file=sys.stderr)
 
     start = time.monotonic()
-    train = load_corpus(config.data).train
+    train = load_corpus(config.data, say=say).train
     vocabularies = learned_vocabularies(config, train, say)
     store = encoded(config, train, vocabularies, say)
     batches = TrainingBatches(

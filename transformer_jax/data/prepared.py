@@ -8,17 +8,14 @@ whatever model, opens them at once. An interrupted preparation goes on where it 
 
 import hashlib
 import itertools
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import sentencepiece
-from tqdm import tqdm
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.cache import cache_folder, making
+from transformer_jax.data.progress import Say, counted
 from transformer_jax.data.sources import Pair, Pairs
 from transformer_jax.data.store import TokenStore, TokenWriter
 from transformer_jax.data.tokenizer import (
@@ -27,12 +24,9 @@ from transformer_jax.data.tokenizer import (
     train_tokenizer,
 )
 
-Say = Callable[[str], object]  # takes a line for the user
-
 # Pairs that a vocabulary is learned from; more do not change it noticeably.
 _SAMPLED_PAIRS = 500_000
 _PART = 1 << 15  # pairs encoded, and written, at a time
-_SAY_EVERY_S = 30.0
 
 
 def learned_vocabularies(
@@ -58,7 +52,7 @@ def learned_vocabularies(
     with making(folder):
         if folder.exists():
             return Vocabularies.load(folder, shared=tokenizer.shared)
-        pairs = _sample(_counted(train, "reading", say), seed=config.data.seed)
+        pairs = _sample(counted(train, "reading", say), seed=config.data.seed)
         size = config.model.vocab_size
         say(f"learning a vocabulary of {size:,} from {len(pairs):,} pairs")
 
@@ -124,29 +118,10 @@ def encoded(
         if writer.pairs_read:
             say(f"preparing goes on after pair {writer.pairs_read:,}")
         pairs = itertools.islice(train, writer.pairs_read, None)
-        pairs = _counted(pairs, "encoding", say, writer.pairs_read)
+        pairs = counted(pairs, "encoding", say, writer.pairs_read)
         try:
             while part := list(itertools.islice(pairs, _PART)):
                 writer.append(vocabularies.encode(part))
         finally:
             writer.close()
         return writer.finish()
-
-
-def _counted(
-    pairs: Iterable[Pair], doing: str, say: Say, first: int = 0
-) -> Iterator[Pair]:
-    """The pairs, with a bar on a terminal and a line now and then elsewhere."""
-    is_terminal = sys.stderr.isatty()
-    start = said = time.monotonic()
-    shown: Any = {"unit": " pairs", "unit_scale": True, "disable": not is_terminal}
-    with tqdm(desc=doing, initial=first, **shown) as bar:
-        for number, pair in enumerate(pairs, start=1):
-            yield pair
-            if number % 10_000 == 0:
-                bar.update(10_000)
-                now = time.monotonic()
-                if not is_terminal and now - said > _SAY_EVERY_S:
-                    said = now
-                    rate = number / (now - start)
-                    say(f"{doing}: {first + number:,} pairs, {rate:,.0f} /s")

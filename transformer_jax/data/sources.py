@@ -5,11 +5,13 @@ needed, and known by a digest of its content. Validation and test are lists.
 """
 
 import abc
+import array
 import contextlib
 import dataclasses
 import functools
 import gzip
 import hashlib
+import heapq
 import itertools
 import json
 import math
@@ -23,6 +25,7 @@ import numpy as np
 from transformer_jax.config import DataConfig
 from transformer_jax.data.cache import cached
 from transformer_jax.data.phrases import phrase_pairs
+from transformer_jax.data.progress import Say, counted
 from transformer_jax.errors import UserError
 
 Pair = tuple[str, str]  # source text, target text
@@ -66,16 +69,20 @@ class Corpus:
         return list(getattr(self, name))
 
 
-def load_corpus(config: DataConfig) -> Corpus:
+def load_corpus(config: DataConfig, *, say: Say = lambda _: None) -> Corpus:
     """All splits of the configured corpus.
+
+    Args:
+      config: which.
+      say: takes a line now and then, should it take long.
 
     Raises:
       UserError: a file is missing. Of validation and test also, and when the training
         text is read: empty, not UTF-8, or not aligned with its pair.
     """
-    return {"tfds": _dataset, "files": _files, "phrases": _phrases}[config.corpus](
-        config
-    )
+    if config.corpus == "files":
+        return _files(config, say)
+    return _dataset(config) if config.corpus == "tfds" else _phrases(config)
 
 
 def _phrases(config: DataConfig) -> Corpus:
@@ -127,14 +134,14 @@ def _dataset(config: DataConfig) -> Corpus:
     return Corpus(train, list(validation), list(test))
 
 
-def _files(config: DataConfig) -> Corpus:
+def _files(config: DataConfig, say: Say) -> Corpus:
     if not config.dir:
         raise UserError(
             "data.dir is not set, expected the folder of the text files: give "
             "--config.data.dir=DIR"
         )
     train = FilePairs.find(config, config.train)
-    train, held_out = _hold_out(train, config)
+    train, held_out = _hold_out(train, config, say)
     validation, test = (
         list(FilePairs.find(config, (stem,))) if stem else pairs
         for stem, pairs in zip((config.validation, config.test), held_out, strict=True)
@@ -230,11 +237,13 @@ def _aligned(source_path: Path, target_path: Path) -> Iterator[Pair]:
         yield pair
 
 
-def _hold_out(train: Pairs, config: DataConfig) -> tuple[Pairs, list[list[Pair]]]:
+def _hold_out(
+    train: Pairs, config: DataConfig, say: Say
+) -> tuple[Pairs, list[list[Pair]]]:
     """The text without, and only, the pairs of validation and of test.
 
-    Those are the distinct pairs with the smallest hashes, so that it takes one pass to
-    know them, little memory, and no more than their hashes to leave them out.
+    Those are the distinct pairs with the smallest hashes: one pass finds them, and
+    their hashes are enough to leave them out.
     """
     names = config.validation, config.test
     limits = [0 if name else config.held_out_pairs for name in names]
@@ -243,9 +252,12 @@ def _hold_out(train: Pairs, config: DataConfig) -> tuple[Pairs, list[list[Pair]]
     key = _name(f"{train.digest} {config.seed} {limits}")
 
     def choose() -> bytes:
-        texts = (_hash(pair, config.seed) for pair in train if all(pair))
-        hashes = np.unique(np.fromiter(texts, np.uint64))
-        left, numbers = len(hashes), []
+        hashes, smallest = array.array("Q"), _Smallest(sum(limits))
+        for pair in counted(train, "holding pairs out", say):
+            if all(pair):
+                hashes.append(_hash(pair, config.seed))
+                smallest.add(hashes[-1], pair)
+        left, numbers = len(np.unique(np.frombuffer(hashes, np.uint64))), []
         for limit in limits:
             number = min(limit, int(left * _MAX_HELD_OUT_SHARE))
             if limit and number == 0:
@@ -256,13 +268,7 @@ def _hold_out(train: Pairs, config: DataConfig) -> tuple[Pairs, list[list[Pair]]
                 )
             numbers.append(number)
             left -= number
-        chosen = hashes[: sum(numbers)].tolist()
-        places = {value: place for place, value in enumerate(chosen)}
-        pairs: list[Pair] = [("", "")] * len(chosen)
-        for pair in train:
-            place = places.get(_hash(pair, config.seed))
-            if place is not None:
-                pairs[place] = pair
+        pairs = smallest.pairs()[: sum(numbers)]
         return json.dumps([pairs[: numbers[0]], pairs[numbers[0] :]]).encode()
 
     held_out = [
@@ -271,6 +277,28 @@ def _hold_out(train: Pairs, config: DataConfig) -> tuple[Pairs, list[list[Pair]]
     ]
     excluded = {_hash(pair, config.seed) for pairs in held_out for pair in pairs}
     return _Remaining(train, excluded, config.seed), held_out
+
+
+class _Smallest:
+    """The pairs with the smallest keys, among as many as are added."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._threshold = 1 << 64  # no larger key can be among them
+        self._pairs: dict[int, Pair] = {}
+
+    def add(self, key: int, pair: Pair) -> None:
+        if key > self._threshold:
+            return
+        self._pairs[key] = pair
+        if len(self._pairs) > 2 * self._most:
+            keys = heapq.nsmallest(self._most, self._pairs)
+            self._threshold = keys[-1]
+            self._pairs = {key: self._pairs[key] for key in keys}
+
+    def pairs(self) -> list[Pair]:
+        """By their keys, and perhaps more than were asked for."""
+        return [pair for _, pair in sorted(self._pairs.items())]
 
 
 def _hash(pair: Pair, seed: int) -> int:

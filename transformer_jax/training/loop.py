@@ -71,7 +71,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
         return
 
     # 2. Text -> batches.
-    corpus = load_corpus(config.data)
+    corpus = load_corpus(config.data, say=say)
     vocabularies, examples = _prepared(config, workdir, corpus.train)
     _require_examples("training", examples, config)
     batches = TrainingBatches(
