@@ -30,6 +30,7 @@ from transformer_jax.training.step import evaluation_step
 from transformer_jax.translation import Translator
 
 _NUM_ROWS = 16  # of a device's share of a batch
+_MOST_NATS = 700.0  # whose exp is finite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,11 +40,26 @@ class LossReport:
     loss: float  # label-smoothed cross-entropy, as in training
     negative_log_likelihood: float  # unsmoothed
     num_tokens: int
+    # Of the same references, between spaces, and one for the end of each: that costs
+    # likelihood too, and language models count it so. 0 where nobody counted.
+    num_words: int = 0
 
     @property
     def perplexity(self) -> float:
         """Exp of the unsmoothed loss per word piece, as the paper's Table 3."""
-        return math.exp(min(self.negative_log_likelihood, 700.0))
+        return math.exp(min(self.negative_log_likelihood, _MOST_NATS))
+
+    @property
+    def perplexity_per_word(self) -> float | None:
+        """Exp of the unsmoothed loss per word: comparable across vocabularies.
+
+        >>> LossReport(1.5, 1.25, num_tokens=8, num_words=5).perplexity_per_word
+        7.38905609893065
+        """
+        if not self.num_words:
+            return None
+        total = self.negative_log_likelihood * self.num_tokens
+        return math.exp(min(total / self.num_words, _MOST_NATS))
 
 
 class LossEvaluator:
@@ -105,12 +121,17 @@ def translate_and_score(
     pairs: Sequence[Pair],
     target_language: str,
     *,
+    with_intervals: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[list[str], TranslationScores]:
     """Translations of the sources, and their scores against the targets."""
     hypotheses = translator.translate([pair[0] for pair in pairs], progress=progress)
-    references = [pair[1] for pair in pairs]
-    scores = score_translations(hypotheses, references, target_language=target_language)
+    scores = score_translations(
+        hypotheses,
+        [pair[1] for pair in pairs],
+        target_language=target_language,
+        with_intervals=with_intervals,
+    )
     return hypotheses, scores
 
 
@@ -121,16 +142,24 @@ def evaluate(
     *,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[TranslationScores, LossReport, list[str]]:
-    """Scores, losses and translations of a split.
+    """Scores with their intervals, losses and translations of a split.
 
     Every pair is translated and scored, whatever its length. The loss leaves out pairs
     with an empty side or more tokens than the model's maximum.
     """
     hypotheses, scores = translate_and_score(
-        translator, pairs, config.data.target_language, progress=progress
+        translator,
+        pairs,
+        config.data.target_language,
+        with_intervals=True,
+        progress=progress,
     )
+    examples, num_words = [], 0
     encoded = encode_pairs(pairs, translator.vocabularies)
-    examples, _ = keep_trainable(encoded, config.model.max_length)
+    for (_, target), ids in zip(pairs, encoded, strict=True):
+        kept, _ = keep_trainable([ids], config.model.max_length)
+        examples += kept
+        num_words += len(kept) * (len(target.split()) + 1)
     searcher = translator.searcher
     evaluator = LossEvaluator(
         searcher.models[0],
@@ -138,4 +167,5 @@ def evaluate(
         label_smoothing=config.training.label_smoothing,
         mesh=searcher.mesh,
     )
-    return scores, evaluator(searcher.params[0]), hypotheses
+    report = evaluator(searcher.params[0])
+    return scores, dataclasses.replace(report, num_words=num_words), hypotheses
