@@ -163,20 +163,23 @@ def _find(path: Path) -> Path | None:
     return None
 
 
-def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
+def read_lines(
+    path: Path, *, strip: str = " \t\r", may_be_blank: bool = False
+) -> list[str]:
     r"""The lines of a UTF-8 file, plain or .gz, without the outer characters `strip`.
 
     Lines end at "\n" or "\r\n" only: U+2028, U+0085, form feeds and their like are
     text, where `str.splitlines` would break a line and shift all that follow it.
 
     Raises:
-      UserError: unreadable, empty, binary, or not UTF-8 (names the line).
+      UserError: unreadable, empty, binary, or not UTF-8 (names the line); of blank
+        lines only, unless it `may_be_blank`.
     """
     with naming_failure(str(path)):
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    if not content.strip():
+    if not content or (not may_be_blank and not content.strip()):
         kind = "has blank lines only" if content else "is empty"
         raise UserError(f"{path} {kind}, expected one sentence a line")
     return decode_lines(content, str(path), strip=strip)
