@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--output", help="default: WORKDIR/metrics.json")
     flags, _ = parser.parse(arguments)
 
+    from transformer_jax.commands.score_table import score_table
     from transformer_jax.data.sources import load_corpus
     from transformer_jax.evaluation import evaluate
     from transformer_jax.trained_model import load_config
@@ -56,6 +57,9 @@ def main(arguments: Sequence[str]) -> None:
     metrics = {
         **dataclasses.asdict(scores),
         "perplexity": report.perplexity,
+        "perplexity_per_word": report.perplexity_per_word,
+        "num_words": report.num_words,
+        "num_word_pieces": report.num_tokens,
         "loss": report.loss,
         "split": flags.split,
         "checkpoint": checkpoint,
@@ -67,8 +71,15 @@ def main(arguments: Sequence[str]) -> None:
     write_whole(output, f"{json.dumps(metrics, indent=2)}\n".encode())
     translations = output.with_name(f"{output.stem}.{flags.split}.txt")
     write_whole(translations, "".join(f"{h}\n" for h in hypotheses).encode())
-    width = max(map(len, metrics))
-    for name, value in metrics.items():
+    print(score_table([scores]))
+    of_scores = {field.name for field in dataclasses.fields(scores)}
+    rest = {
+        name: value
+        for name, value in metrics.items()
+        if name.startswith("num_") or name not in of_scores
+    }
+    width = max(map(len, rest))
+    for name, value in rest.items():
         shown = f"{value:.2f}" if isinstance(value, float) else value
         print(f"{name:{width}}  {shown}")
     print(f"written to {output} and {translations}", file=sys.stderr)

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import pytest
 import sacrebleu
+from sentencepiece import SentencePieceProcessor
 
 import evaluate
 import train
@@ -368,12 +369,27 @@ def test_evaluation_prints_and_writes_scores_of_what_it_translated(
     from transformer_jax.data.sources import load_corpus
     from transformer_jax.trained_model import load_config
 
+    encoded = SentencePieceProcessor(
+        model_file=str(workdir / "vocabulary.model")
+    ).encode
     config = load_config(workdir)
     split = load_corpus(config.data).split("train")
     assert set(split) <= set(zip(english, german, strict=True))
     expected = sacrebleu.corpus_bleu(hypotheses, [[target for _, target in split]])
     assert metrics["sacrebleu"] == pytest.approx(expected.score)
     assert "tok:13a" in metrics["sacrebleu_signature"]
+    low, high = metrics["confidence_intervals"]["sacrebleu"]
+    assert low <= metrics["sacrebleu"] <= high
+    for name in ("sacrebleu", "bleu_paper", "bleu_tokenized_lowercase", "chrf"):
+        assert metrics[f"{name}_signature"] in out
+        assert metrics["comparable_with"][name] in out
+    # No sentence is left out of the loss: one end of each is a piece and a word.
+    pieces = sum(len(ids) + 1 for ids in encoded([target for _, target in split]))
+    words = sum(len(target.split()) + 1 for _, target in split)
+    assert (metrics["num_word_pieces"], metrics["num_words"]) == (pieces, words)
+    assert metrics["perplexity_per_word"] == pytest.approx(
+        metrics["perplexity"] ** (pieces / words)
+    )
     assert sorted(files_in(tmp_path)) == ["scores.json", "scores.train.txt"]
 
 

@@ -11,7 +11,7 @@ PACKAGE = "transformer_jax"
 # Lowest first. A file may import its own layer's room and all layers below.
 LAYERS = [
     ("errors",),
-    ("config", "files"),
+    ("config", "files", "significance"),
     ("models", "decoding", "metrics", "data", "sharding", "processes", "hlo"),
     ("training.loss", "training.optimizer", "training.writer"),
     ("training.step", "training.progress"),
@@ -35,13 +35,14 @@ ALLOWED = {
     "data": ("data", "config", "errors", "files"),
     "models": ("models", "config"),
     "decoding": ("decoding",),
-    "metrics": ("errors",),
+    "significance": (),
+    "metrics": ("errors", "significance"),
     "hlo": (),
     "sharding": ("config", "errors"),
     "processes": ("errors",),
 }
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}
-WITHOUT_JAX = ("errors", "config", "data", "metrics", "hlo")
+WITHOUT_JAX = ("errors", "config", "data", "metrics", "significance", "hlo")
 
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 

@@ -2,6 +2,7 @@
 
 import collections
 import gzip
+import json
 import math
 import os
 import subprocess
@@ -11,9 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest
 
 from transformer_jax.errors import UserError
-from transformer_jax.metrics import moses_tokenize, score_translations
+from transformer_jax.metrics import (
+    SCORE_NAMES,
+    compare_systems,
+    moses_tokenize,
+    paper_tokenize,
+    score_translations,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +44,28 @@ PIPELINE_CASES = [
     ("xx", "It's mr. Fox", "it &apos; s mr. fox"),
     ("xx", "  two   spaces\tand a tab ", "two spaces and a tab"),
     ("de", "", ""),
+]
+
+# Worked by hand from the rules in `paper_tokenize`, and run through the Perl scripts.
+PAPER_CASES = [
+    (
+        "de",
+        "Ein „Rich-Text-Format“.",
+        "Ein &quot; Rich ##AT##-##AT## Text ##AT##-##AT## Format &quot; .",
+    ),
+    # The y is used up by the first hyphen; of ü the second byte is left for the next.
+    ("de", "x-y-z", "x ##AT##-##AT## y-z"),
+    ("de", "x-ü-z", "x ##AT##-##AT## ü ##AT##-##AT## z"),
+    ("de", "a--b", "a ##AT##-##AT## -b"),
+    # A hyphen with a space on a side joins nothing.
+    ("de", "E-Mail- und -Post - ja", "E ##AT##-##AT## Mail- und -Post - ja"),
+    ("de", "“So” geht’s…！", "&quot; So &quot; geht &apos; s ... !"),
+    # Dashes and low single quotes are tokens as they stand.
+    ("de", "Um 10–12 Uhr: ‚Ja‘", "Um 10 – 12 Uhr : ‚ Ja ‘"),
+    ("de", "Sie mag diese Art.", "Sie mag diese Art."),
+    ("de", "", ""),
+    # Hyphens and „ are German only.
+    ("fr", "L’eau-de-vie “x” „", "L&apos; eau-de-vie &quot; x &quot; „"),
 ]
 
 
@@ -82,6 +114,11 @@ def test_moses_tokens_follow_lowercase_normalize_tokenize(language, sentence, ex
 def test_case_is_kept_on_request_and_changes_what_is_an_abbreviation():
     tokens = moses_tokenize(["Sie mag diese Art."], "de", lowercase=False)
     assert tokens == ["Sie mag diese Art."]
+
+
+@pytest.mark.parametrize(("language", "sentence", "expected"), PAPER_CASES)
+def test_paper_tokens_follow_get_ende_bleu(language, sentence, expected):
+    assert paper_tokenize([sentence], language) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -195,12 +232,166 @@ def test_tokenized_bleu_agrees_with_multi_bleu_on_random_text(seed):
     assert scores.num_reference_tokens == sum(len(r.split()) for r in references)
 
 
+def noisy(references: list[list[str]], seed: int, share: float) -> list[list[str]]:
+    """The words of the references without a random share of them."""
+    rng = np.random.default_rng(seed)
+    return [[w for w in words if rng.random() > share] for words in references]
+
+
+def sentences(number: int, seed: int) -> list[list[str]]:
+    """Random sentences of words and compounds, of upper and lower case."""
+    rng = np.random.default_rng(seed)
+    words = [f"{a}{b}" for a in "KbdfG" for b in ("an", "el", "in-die", "os-Kai")]
+    return [list(rng.choice(words, rng.integers(5, 23))) for _ in range(number)]
+
+
+def joined(lines: list[list[str]]) -> list[str]:
+    return [" ".join(words) for words in lines]
+
+
+def test_bleu_paper_is_multi_bleu_of_split_compounds():
+    references = sentences(61, seed=3)
+    hypotheses = noisy(references, seed=5, share=0.15)
+    scores = score_translations(
+        joined(hypotheses), joined(references), target_language="de"
+    )
+
+    def split(lines: list[list[str]]) -> list[str]:
+        return [" ".join(words).replace("-", " ##AT##-##AT## ") for words in lines]
+
+    expected = multi_bleu(split(hypotheses), split(references))
+    assert 20 < expected < 90
+    assert scores.bleu_paper == pytest.approx(expected)
+    assert abs(scores.sacrebleu - expected) > 0.1  # 13a leaves compounds whole
+
+
+def test_bleu_paper_sees_case_and_other_languages_keep_compounds_whole():
+    hypotheses, references = ["das war ein E-mail Test"], ["das war ein E-Mail Test"]
+    # 1-grams 6 of 7, 2-grams 4 of 6, 3-grams 3 of 5, 4-grams 2 of 4; then 4 of 5,
+    # 2 of 4, 1 of 3 and none of 2.
+    german, french = (
+        score_translations(hypotheses, references, target_language=language)
+        for language in ("de", "fr")
+    )
+    expected = 100 * np.prod([6 / 7, 4 / 6, 3 / 5, 2 / 4]) ** 0.25
+    assert german.bleu_paper == pytest.approx(expected)
+    assert french.bleu_paper == 0
+    assert "+atat" in german.bleu_paper_signature
+    assert "+atat" not in french.bleu_paper_signature
+    assert "get_ende_bleu.sh" in german.comparable_with["bleu_paper"]
+    assert "does not say" in french.comparable_with["bleu_paper"]
+
+
+def test_sacrebleu_and_chrf_are_those_of_the_command_line(tmp_path):
+    references = sentences(61, seed=3)
+    texts = joined(noisy(references, seed=5, share=0.15)), joined(references)
+    paths = [tmp_path / "hypothesis", tmp_path / "reference"]
+    for path, lines in zip(paths, texts, strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    flags = ["-m", "bleu", "chrf", "-w", "9", "-f", "json"]
+    finished = subprocess.run(
+        [sys.executable, "-m", "sacrebleu", paths[1], "-i", paths[0], *flags],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    bleu, chrf = json.loads(finished.stdout)
+    scores = score_translations(*texts, target_language="de")
+    assert scores.sacrebleu == pytest.approx(bleu["score"], abs=1e-8)
+    assert scores.chrf == pytest.approx(chrf["score"], abs=1e-8)
+    assert scores.sacrebleu_signature == bleu["signature"]
+    assert scores.chrf_signature == chrf["signature"]
+
+
+def test_intervals_are_those_of_sacrebleu(monkeypatch):
+    # With its own seed and, as ours, whatever the variable says.
+    references = sentences(61, seed=3)
+    hypotheses = noisy(references, seed=5, share=0.15)
+    texts = joined(hypotheses), joined(references)
+    monkeypatch.setenv("SACREBLEU_SEED", "7")
+    scores = score_translations(*texts, target_language="de", with_intervals=True)
+    monkeypatch.delenv("SACREBLEU_SEED")
+    assert scores.confidence_intervals is not None
+    assert tuple(scores.confidence_intervals) == SCORE_NAMES
+    words = BLEU(tokenize="none", smooth_method="none", force=True)
+    split = [[x.replace("-", " ##AT##-##AT## ") for x in lines] for lines in texts]
+    lower = [[line.lower() for line in lines] for lines in texts]
+    for name, metric, (hypothesis, reference) in (
+        ("sacrebleu", BLEU(), texts),
+        ("bleu_paper", words, split),
+        ("bleu_tokenized_lowercase", words, lower),
+        ("chrf", CHRF(), texts),
+    ):
+        expected = metric.corpus_score(hypothesis, [reference], n_bootstrap=1000)
+        low, high = scores.confidence_intervals[name]
+        assert 1 < (high - low) / 2 < 10
+        assert (high - low) / 2 == pytest.approx(expected._ci, rel=1e-6)
+        assert low < getattr(scores, name) < high
+
+
+def test_intervals_are_left_out_unless_asked_for():
+    scores = score_translations(["a b"], ["a b"], target_language="de")
+    assert scores.confidence_intervals is None
+
+
+def test_the_paired_test_is_that_of_sacrebleu(monkeypatch):
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    references = sentences(61, seed=3)
+    systems = [noisy(references, seed, share) for seed, share in ((5, 0.15), (7, 0.14))]
+    texts = [joined(system) for system in systems]
+    _, (differences,) = compare_systems(texts, joined(references), target_language="de")
+    _, expected = PairedTest(
+        [("one", texts[0]), ("two", texts[1])],
+        {"sacrebleu": BLEU(), "chrf": CHRF()},
+        [joined(references)],
+    )()
+    for name, results in (
+        ("sacrebleu", expected["BLEU"]),
+        ("chrf", expected["chrF2"]),
+    ):
+        first, second = results
+        assert not isinstance(first, str)
+        assert not isinstance(second, str)
+        found = differences[name]
+        assert found.difference == pytest.approx(second.score - first.score)
+        # sacreBLEU counts only larger differences; equal ones are rare.
+        assert second.p_value is not None
+        assert found.p_value == pytest.approx(second.p_value, abs=3e-4)
+        assert 0.001 < found.p_value < 0.5
+
+
+def test_equal_systems_differ_by_chance_and_clearly_better_ones_do_not():
+    references = sentences(61, seed=3)
+    worse = joined(noisy(references, seed=5, share=0.3))
+    scores, (same, better) = compare_systems(
+        [worse, worse, joined(references)], joined(references), target_language="de"
+    )
+    for name in SCORE_NAMES:
+        assert (same[name].difference, same[name].p_value) == (0, 1)
+        assert better[name].difference == pytest.approx(100 - getattr(scores[0], name))
+        assert better[name].p_value == pytest.approx(1 / 10_001)
+        assert getattr(scores[2], name) == 100
+    assert scores[0].confidence_intervals == scores[1].confidence_intervals
+
+
+def test_systems_with_other_numbers_of_sentences_are_refused():
+    with pytest.raises(UserError, match="1 translations for 2 references"):
+        compare_systems([["a", "b"], ["a"]], ["a", "b"], target_language="de")
+
+
 def test_signatures_say_how_the_scores_were_computed():
     scores = score_translations(["a b"], ["a b"], target_language="de")
     assert scores.sacrebleu_signature.startswith(
         "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:"
     )
     assert scores.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")
+    assert scores.bleu_paper_signature.startswith(
+        "nrefs:1|case:mixed|eff:no|tok:unicode-punct+moses-de+atat|smooth:none|"
+    )
+    assert scores.bleu_tokenized_lowercase_signature.startswith(
+        "nrefs:1|case:lc|eff:no|tok:normalize-punct+moses-de|smooth:none|sacremoses:"
+    )
+    assert tuple(scores.comparable_with) == SCORE_NAMES
 
 
 def test_empty_translations_score_zero():

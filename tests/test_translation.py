@@ -12,7 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.config import DecodingConfig, MeshConfig, TransformerConfig
+from transformer_jax.config import (
+    DataConfig,
+    DecodingConfig,
+    ExperimentConfig,
+    MeshConfig,
+    TransformerConfig,
+)
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import (
@@ -22,7 +28,7 @@ from transformer_jax.data.tokenizer import (
     train_tokenizer,
 )
 from transformer_jax.errors import UserError
-from transformer_jax.evaluation import LossEvaluator
+from transformer_jax.evaluation import LossEvaluator, LossReport, evaluate
 from transformer_jax.models import Transformer
 from transformer_jax.sharding import make_mesh
 from transformer_jax.trained_model import TrainedModel
@@ -111,6 +117,31 @@ def test_a_loss_does_not_depend_on_the_devices(trained, on_one_device):
         assert dataclasses.astuple(report) == pytest.approx(
             dataclasses.astuple(reports[0]), rel=1e-6
         )
+
+
+def test_perplexity_is_per_piece_and_per_word(on_one_device):
+    measured = PAIRS[:23]
+    left_out = [("", "leer"), ("lang", "x " * 70)]
+    experiment = ExperimentConfig(
+        data=DataConfig(max_length=48, row_length=48),
+        model=TransformerConfig(max_length=64),
+    )
+    _, report, hypotheses = evaluate(on_one_device, measured + left_out, experiment)
+    assert len(hypotheses) == 25
+    scores = on_one_device.score(measured)
+    nats = -sum(score.log_prob for score in scores)
+    pieces = sum(len(score.token_log_probs) for score in scores)
+    words = sum(len(target.split(" ")) + 1 for _, target in measured)
+    assert (report.num_tokens, report.num_words) == (pieces, words)
+    assert words < pieces
+    assert report.perplexity == pytest.approx(np.exp(nats / pieces), rel=1e-5)
+    assert report.perplexity_per_word == pytest.approx(np.exp(nats / words), rel=1e-5)
+
+
+def test_perplexity_of_a_broken_model_is_finite_and_of_no_words_unknown():
+    broken = LossReport(1e4, 1e4, num_tokens=7, num_words=5)
+    assert broken.perplexity == broken.perplexity_per_word == np.exp(700)
+    assert LossReport(1.0, 1.0, num_tokens=7).perplexity_per_word is None
 
 
 def random_sentences() -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from transformer_jax.command_line import prepare_to_translate, run, use_huge_pages
 from transformer_jax.commands.benchmark import benchmark
 from transformer_jax.commands.compile import compile_for_chips
+from transformer_jax.commands.evaluate_files import evaluate_files
 from transformer_jax.commands.export_model import export_model
 from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.score import score
@@ -16,6 +17,7 @@ from transformer_jax.errors import UserError
 _COMMANDS = {
     "translate": translate,
     "score": score,
+    "evaluate-files": evaluate_files,
     "export-model": export_model,
     "prepare": prepare,
     "benchmark": benchmark,

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import evaluation_batches
 from transformer_jax.data.sources import Pair
-from transformer_jax.data.store import TokenStore
+from transformer_jax.data.store import TokenStore, fate_of
 from transformer_jax.metrics import TranslationScores, score_translations
 from transformer_jax.models import Transformer
 from transformer_jax.sharding import (
@@ -26,6 +26,7 @@ from transformer_jax.training.step import evaluation_step
 from transformer_jax.translation import Translator
 
 _NUM_ROWS = 16  # of a device's share of a batch
+_MOST_NATS = 700.0  # whose exp is finite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +36,26 @@ class LossReport:
     loss: float  # label-smoothed cross-entropy, as in training
     negative_log_likelihood: float  # unsmoothed
     num_tokens: int
+    # Of the same references, between spaces, and one for the end of each: that costs
+    # likelihood too, and language models count it so. 0 where nobody counted.
+    num_words: int = 0
 
     @property
     def perplexity(self) -> float:
         """Exp of the unsmoothed loss per word piece, as the paper's Table 3."""
-        return math.exp(min(self.negative_log_likelihood, 700.0))
+        return math.exp(min(self.negative_log_likelihood, _MOST_NATS))
+
+    @property
+    def perplexity_per_word(self) -> float | None:
+        """Exp of the unsmoothed loss per word: comparable across vocabularies.
+
+        >>> LossReport(1.5, 1.25, num_tokens=8, num_words=5).perplexity_per_word
+        7.38905609893065
+        """
+        if not self.num_words:
+            return None
+        total = self.negative_log_likelihood * self.num_tokens
+        return math.exp(min(total / self.num_words, _MOST_NATS))
 
 
 class LossEvaluator:
@@ -92,12 +108,17 @@ def translate_and_score(
     pairs: Sequence[Pair],
     target_language: str,
     *,
+    with_intervals: bool = False,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[list[str], TranslationScores]:
     """Translations of the sources, and their scores against the targets."""
     hypotheses = translator.translate([pair[0] for pair in pairs], progress=progress)
-    references = [pair[1] for pair in pairs]
-    scores = score_translations(hypotheses, references, target_language=target_language)
+    scores = score_translations(
+        hypotheses,
+        [pair[1] for pair in pairs],
+        target_language=target_language,
+        with_intervals=with_intervals,
+    )
     return hypotheses, scores
 
 
@@ -108,21 +129,31 @@ def evaluate(
     *,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[TranslationScores, LossReport, list[str]]:
-    """Scores, losses and translations of a split.
+    """Scores with their intervals, losses and translations of a split.
 
     Every pair is translated and scored, whatever its length. The loss leaves out pairs
     with an empty side or more tokens than the model's maximum.
     """
     hypotheses, scores = translate_and_score(
-        translator, pairs, config.data.target_language, progress=progress
+        translator,
+        pairs,
+        config.data.target_language,
+        with_intervals=True,
+        progress=progress,
     )
     encoded = translator.vocabularies.encode(pairs)
-    examples = TokenStore.of(encoded, config.model.max_length)
+    limit = config.model.max_length
+    num_words = sum(
+        len(target.split()) + 1
+        for (_, target), ids in zip(pairs, encoded, strict=True)
+        if fate_of(ids, limit) == "kept"
+    )
     searcher = translator.searcher
     evaluator = LossEvaluator(
         searcher.models[0],
-        examples,
+        TokenStore.of(encoded, limit),
         label_smoothing=config.training.label_smoothing,
         mesh=searcher.mesh,
     )
-    return scores, evaluator(searcher.params[0]), hypotheses
+    report = evaluator(searcher.params[0])
+    return scores, dataclasses.replace(report, num_words=num_words), hypotheses

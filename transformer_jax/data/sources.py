@@ -343,14 +343,17 @@ def split_pair(line: str, where: str) -> Pair:
     return fields[0].strip(), fields[1].strip()
 
 
-def iter_lines(path: Path, *, strip: str = " \t\r") -> Iterator[str]:
+def iter_lines(
+    path: Path, *, strip: str = " \t\r", may_be_blank: bool = False
+) -> Iterator[str]:
     r"""The lines of a UTF-8 file, plain or .gz, without the outer characters `strip`.
 
     Lines end at "\n" or "\r\n" only: U+2028, U+0085, form feeds and their like are
     text, where `str.splitlines` would break a line and shift all that follow it.
 
     Raises:
-      UserError: unreadable, empty, binary, or not UTF-8 (names the line).
+      UserError: unreadable, empty, binary, or not UTF-8 (names the line); of blank
+        lines only, unless it `may_be_blank`.
     """
     number, has_text = 0, False
     opener = gzip.open if path.suffix == ".gz" else open
@@ -360,16 +363,18 @@ def iter_lines(path: Path, *, strip: str = " \t\r") -> Iterator[str]:
             content += file.readline()
             lines = decode_lines(content, str(path), strip=strip, first_line=number + 1)
             number += len(lines)
-            has_text = has_text or any(lines)
+            has_text = has_text or may_be_blank or any(lines)
             yield from lines
     if not has_text:
         kind = "has blank lines only" if number else "is empty"
         raise UserError(f"{path} {kind}, expected one sentence a line")
 
 
-def read_lines(path: Path, *, strip: str = " \t\r") -> list[str]:
+def read_lines(
+    path: Path, *, strip: str = " \t\r", may_be_blank: bool = False
+) -> list[str]:
     """The lines of a file; see `iter_lines`."""
-    return list(iter_lines(path, strip=strip))
+    return list(iter_lines(path, strip=strip, may_be_blank=may_be_blank))
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ disk the array is a file that the system pages in, so a run needs little more me
 than the lengths.
 """
 
+import collections
 import dataclasses
 import functools
 import hashlib
@@ -13,7 +14,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from transformer_jax.files import write_whole
 
 _IDS, _LENGTHS, _PROGRESS, _MANIFEST = "ids", "lengths", "progress.json", "store.json"
 _LENGTH_TYPE = np.uint16  # of one side in ids, ends included
+
+
+Fate = Literal["kept", "empty", "too_long"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,20 +200,29 @@ def _kept(
     """Ids and lengths of the pairs that can be trained on, and the counts of all."""
     if max_length > np.iinfo(_LENGTH_TYPE).max:
         raise ValueError(f"got max_length {max_length}, expected less than 65536")
-    kept, empty, too_long = [], 0, 0
+    kept: list[Sequence[int]] = []
+    fates = collections.Counter()
     for pair in pairs:
-        shorter, longer = sorted(map(len, pair))
-        if not shorter:
-            empty += 1
-        elif longer + 1 > max_length:
-            too_long += 1
-        else:
+        fate = fate_of(pair, max_length)
+        fates[fate] += 1
+        if fate == "kept":
             kept += pair
     lengths = np.fromiter(map(len, kept), _LENGTH_TYPE, len(kept)).reshape(-1, 2) + 1
     parts = [np.asarray(side, dtype) for side in kept]
     ids = np.concatenate(parts) if parts else np.empty(0, dtype)
-    counts = FilterCounts(len(kept) // 2, empty, too_long)
-    return ids, lengths.astype(_LENGTH_TYPE), counts
+    return ids, lengths.astype(_LENGTH_TYPE), FilterCounts(**fates)
+
+
+def fate_of(pair: tuple[Sequence[int], Sequence[int]], max_length: int) -> Fate:
+    """What becomes of a pair of ids: what `FilterCounts` counts.
+
+    >>> fate_of(([5, 6], [7]), 3), fate_of(([5, 6], [7]), 2), fate_of(([], [7]), 3)
+    ('kept', 'too_long', 'empty')
+    """
+    shorter, longer = sorted(map(len, pair))
+    if not shorter:
+        return "empty"
+    return "kept" if longer + 1 <= max_length else "too_long"
 
 
 def _digest(ids: np.ndarray, lengths: np.ndarray) -> str:
