@@ -1,4 +1,4 @@
-"""Reading what tensorflow-datasets prepared: whole, in order, and without TensorFlow."""
+"""Reading what tensorflow-datasets prepared: whole, in order, without TensorFlow."""
 
 import dataclasses
 import json
@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made_corpus import MadeTranslate, Pair, build
+import tensorflow_datasets as tfds
+from made_corpus import Pair, build
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.tfds_corpus import TfdsPairs, find_prepared
@@ -22,23 +22,27 @@ ROOT = Path(__file__).parent.parent
 # In three files, each of more than are read at once.
 TRAIN = [(f"a text {i}", f"ein Text {i} äöü ß — “„ 🙂 日本語") for i in range(5003)]
 VALIDATION = [(f"valid {i}", f"gültig {i}") for i in range(17)]
-TEST = [("  outer blanks\t", "Zeile \u2028 mit \x85 Trennern\r"), ("", "leer"), ("z", "")]
+TEST = [
+    ("  outer blanks\t", "Zeile \u2028 mit \x85 Trennern\r"),
+    ("", "leer"),
+    ("z", ""),
+]
 PAIRS = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of datasets with made_translate/de-en/1.0.0, its train split in 3 files."""
+    """A folder with made_translate/de-en/1.0.0, of three files a split."""
     folder = tmp_path_factory.mktemp("datasets")
     build(folder, PAIRS, num_shards=3)
     return folder
 
 
 @pytest.fixture
-def copied(prepared: Path, tmp_path: Path) -> Iterator[Path]:
+def copied(prepared: Path, tmp_path: Path) -> Path:
     """The dataset's own folder, of a copy that the test may damage."""
     shutil.copytree(prepared, tmp_path / "copy")
-    yield tmp_path / "copy" / "made_translate" / "de-en" / "1.0.0"
+    return tmp_path / "copy" / "made_translate" / "de-en" / "1.0.0"
 
 
 def config_of(folder: Path, **changes: Any) -> DataConfig:
@@ -73,7 +77,7 @@ def test_a_split_has_all_pairs_once(prepared: Path, split: str) -> None:
 def test_the_order_is_that_of_tensorflow_datasets_own_reader(prepared: Path) -> None:
     folder = prepared / "made_translate" / "de-en" / "1.0.0"
     assert len(list(folder.glob("*train.array_record*"))) == 3
-    builder = MadeTranslate(data_dir=prepared, file_format="array_record")
+    builder = tfds.builder_from_directory(folder)
     source = builder.as_data_source("train")
     examples = source.__getitems__(range(len(source)))
     theirs = [(e["en"].decode(), e["de"].decode()) for e in examples]
@@ -149,8 +153,17 @@ def test_the_digest_names_content_and_direction(prepared: Path, tmp_path: Path) 
 
 
 READ = """
-import json, sys
-sys.modules.update(tensorflow=None, jax=None)  # as if they were not installed
+import importlib.machinery, json, sys
+
+class Refuses:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("tensorflow", "jax"):
+            return importlib.machinery.ModuleSpec(name, self)
+
+    def create_module(self, spec):
+        raise ImportError(f"{spec.name} is not to be imported")
+
+sys.meta_path.insert(0, Refuses())
 from transformer_jax.config import DataConfig
 from transformer_jax.data.tfds_corpus import TfdsPairs
 assert "tensorflow_datasets" not in sys.modules

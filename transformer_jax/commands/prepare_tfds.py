@@ -8,10 +8,11 @@ from transformer_jax.config import DataConfig
 # Sizes: of the archives in tensorflow-datasets' list of checksums; of the text on the
 # card of the same corpus on Hugging Face (1.36 and 14.75 GB). While preparing there are
 # the archives, what they hold (about three times as much), and the text twice.
-_DISK = """\
-At its peak this takes about 10 GB of disk for English-German (1.7 GB of downloads, 1.4 GB
-prepared) and 60 GB for English-French (6.7 GB of downloads, 15 GB prepared); DIR/downloads
-may be deleted afterwards."""
+_DISK = (
+    "At its peak this takes about 10 GB of disk for English-German (1.7 GB of "
+    "downloads, 1.4 GB prepared) and 60 GB for English-French (6.7 GB of downloads, "
+    "15 GB prepared); the folder downloads may be deleted afterwards."
+)
 
 
 def prepare_tfds(arguments: Sequence[str]) -> None:

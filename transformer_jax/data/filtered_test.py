@@ -51,9 +51,9 @@ def filtered_test(source_language: str, target_language: str) -> list[tuple[str,
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(
-            f"cannot download sacreBLEU's {_TEST_SET} ({reason}): connect this machine, "
-            f"copy {folder} from one that has run `sacrebleu -t {_TEST_SET} -l {pair} "
-            "--echo src`, or use the whole set: --split=test"
+            f"cannot download sacreBLEU's {_TEST_SET} ({reason}): connect this "
+            f"machine, copy {folder} from one that has run `sacrebleu -t {_TEST_SET} "
+            f"-l {pair} --echo src`, or use the whole set: --split=test"
         ) from error
     source, target = _lines(source_path), _lines(target_path)
     if len(source) != len(target) or not source:

@@ -112,10 +112,12 @@ class TfdsPairs:
 
     @functools.cached_property
     def digest(self) -> str:
-        """A name for exactly these pairs in this direction, wherever their files lie.
+        """A name for the pairs of these files in this direction, wherever they lie.
 
         It is a SHA-256 over the languages and that of each file. The files are read
-        whole, some 1.7 GB/s on each core: rebuilt ones of the same size may differ.
+        whole, some 1.7 GB/s on each core: their sizes are padded and tell little. Files
+        that tensorflow-datasets writes anew have the same pairs in the same order, but
+        the two languages of a record in either, and so another digest.
         """
 
         def digest_of(path: Path) -> str:
@@ -182,9 +184,13 @@ def _not_prepared(config: DataConfig) -> UserError:
     dataset = data_dir(config) / config.dataset
     names = pair_names(config)
     others = sorted(path.name for path in dataset.glob("*-*") if _versions(path))
-    unfinished = [path for name in names for path in dataset.glob(f"{name}/incomplete*")]
+    unfinished = [
+        path for name in names for path in dataset.glob(f"{name}/incomplete*")
+    ]
     if unfinished:
-        found = f"{unfinished[0]} is not finished: preparing goes on, or was interrupted"
+        found = (
+            f"{unfinished[0]} is not finished: preparing goes on, or was interrupted"
+        )
     elif others:
         found = f"{dataset} has no {' or '.join(names)}, only {', '.join(others)}"
     else:

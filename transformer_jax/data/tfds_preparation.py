@@ -47,6 +47,16 @@ def prepare(config: DataConfig) -> Path:
     folder = find_prepared(config)
     if folder is not None:
         return folder
+    builder = _builder(config)
+    _require_tensorflow()
+    _require_archives(builder, data_dir(config))
+    _build(builder)
+    folder = find_prepared(config)
+    assert folder is not None
+    return folder
+
+
+def _require_tensorflow() -> None:
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
             "TensorFlow is not installed, which preparing needs and reading does not: "
@@ -54,12 +64,6 @@ def prepare(config: DataConfig) -> Path:
             "1.3 GB installed), here or in an environment of its own"
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no remarks on the processor
-    builder = _builder(config)
-    _require_archives(builder, data_dir(config))
-    _build(builder)
-    folder = find_prepared(config)
-    assert folder is not None
-    return folder
 
 
 def _builder(config: DataConfig) -> Any:
@@ -75,7 +79,7 @@ def _builder(config: DataConfig) -> Any:
         ) from error
     if not issubclass(kind, tensorflow_datasets.translate.wmt.WmtTranslate):
         raise UserError(
-            f"{config.dataset} is not a WMT corpus of tensorflow-datasets, expected one "
+            f"{config.dataset} is no WMT corpus of tensorflow-datasets, expected one "
             "such as wmt14_translate"
         )
     offered = kind.builder_configs
@@ -94,30 +98,41 @@ def _builder(config: DataConfig) -> Any:
 
 def _require_archives(builder: Any, folder: Path) -> None:
     """Says what will be downloaded, and asks the hosts whether they are there."""
+    from tensorflow_datasets.core.download import checksums
     from tensorflow_datasets.translate import wmt
 
     language, _ = builder.builder_config.language_pair
-    corpora = [wmt.DATASET_MAP[name] for name in itertools.chain(*builder.subsets.values())]
+    corpora = [
+        wmt.DATASET_MAP[name] for name in itertools.chain(*builder.subsets.values())
+    ]
     urls = {
         url
         for corpus in corpora
         if not corpus.get_manual_dl_files(language)
         for url in corpus.get_url(language)
     }
-    missing = sorted(urls - _downloaded(folder / "downloads"))
-    known = builder.url_infos or {}
+    known = checksums.get_all_url_infos()
+    downloads = folder / "downloads"
+    there = _downloaded(downloads / builder.name) | {
+        url
+        for url in urls & known.keys()
+        if (downloads / "manual" / (known[url].filename or url)).is_file()
+    }
+    missing = sorted(urls - there)
     size = sum(known[url].size for url in missing if url in known)
     existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     print(
-        f"{len(missing)} of {len(urls)} archives to download to {folder / 'downloads'}, "
-        f"{size / _GB:.1f} GB; {shutil.disk_usage(existing).free / _GB:.0f} GB are free",
+        f"{len(missing)} of {len(urls)} archives to download, {size / _GB:.1f} GB; "
+        f"{free / _GB:.0f} GB are free in {folder}",
         file=sys.stderr,
     )
     for host, reason in _silent_hosts(missing):
         raise UserError(
-            f"cannot download from {host} ({reason}): connect this machine, or prepare "
-            f"on one that is connected and copy its {folder / builder.name} here, or "
-            "use your own text files: --config.data.corpus=files --config.data.dir=DIR"
+            f"cannot download from {host} ({reason}): connect this machine, or put "
+            f"{', '.join(missing)} into {downloads / 'manual'}, or prepare on another "
+            f"machine and copy its {folder / builder.name} here, or use your own text "
+            "files: --config.data.corpus=files --config.data.dir=DIR"
         )
 
 
@@ -147,7 +162,9 @@ def _silent_hosts(urls: Iterable[str]) -> list[tuple[str, str]]:
     threads = [
         # Looking up a name has no time limit of its own.
         threading.Thread(target=ask, args=(host, url), daemon=True)
-        for host, url in {urllib.parse.urlsplit(url).netloc: url for url in urls}.items()
+        for host, url in {
+            urllib.parse.urlsplit(url).netloc: url for url in urls
+        }.items()
     ]
     for thread in threads:
         thread.start()
@@ -161,13 +178,14 @@ def _build(builder: Any) -> None:
     """Downloads what is missing, extracts and writes."""
     import tensorflow_datasets as tfds
     from requests import RequestException
+    from tensorflow_datasets.core.download import download_manager, extractor
 
     failures = (
         AssertionError,  # archives to be fetched by hand, or that do not align
         RequestException,
         tfds.download.DownloadError,
-        tfds.download.download_manager.NonMatchingChecksumError,
-        tfds.download.extractor.ExtractError,
+        download_manager.NonMatchingChecksumError,
+        extractor.ExtractError,
     )
     try:
         with contextlib.redirect_stdout(sys.stderr):
