@@ -58,7 +58,7 @@ def serve_from(monkeypatch: pytest.MonkeyPatch, address: str, *, md5: str) -> No
         "wmt14",
         data=[f"{address}/wmt14/test-filtered.tgz"],
         md5=[md5],
-        langpairs={"en-de": names},
+        langpairs={"en-de": names},  # pyright: ignore[reportArgumentType]
     )
     monkeypatch.setitem(dataset.DATASETS, "wmt14", wmt14)
 

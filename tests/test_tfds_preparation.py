@@ -17,6 +17,7 @@ from tensorflow_datasets.core.download import checksums
 from tensorflow_datasets.core.units import Size
 from tensorflow_datasets.translate import wmt
 
+from transformer_jax.commands.prepare_tfds import prepare_tfds
 from transformer_jax.config import DataConfig
 from transformer_jax.data import tfds_preparation
 from transformer_jax.data.tfds_corpus import TfdsPairs
@@ -234,12 +235,29 @@ def test_what_is_prepared_needs_no_tensorflow(tmp_path: Path) -> None:
     assert prepare(DataConfig(dir=str(tmp_path), dataset="made_translate")) == folder
 
 
+def test_the_command_prints_the_folder_and_the_splits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = pairs_of("train", 1013)
+    folder = build(tmp_path, {"train": train, "validation": TEST, "test": TEST[:1]})
+    flags = {"source_language": "de", "target_language": "en"}
+    flags |= {"dataset": "made_translate", "data_dir": str(tmp_path)}
+    capsys.readouterr()
+    prepare_tfds([f"--{name}={value}" for name, value in flags.items()])
+    assert capsys.readouterr().out.splitlines() == [
+        str(folder),
+        "train       1,013 pairs",
+        "validation  2 pairs",
+        "test        1 pairs",
+    ]
+
+
 def test_other_languages_name_those_of_the_dataset(tmp_path: Path) -> None:
     message = error_of(DataConfig(dir=str(tmp_path), target_language="ja"))
     assert "no en-ja or ja-en, expected one of cs-en, de-en, fr-en, hi-en" in message
 
 
-@pytest.mark.parametrize("name", ["wmt41_translate", "mnist"])
+@pytest.mark.parametrize("name", ["wmt41_translate", "wmt_translate", "mnist"])
 def test_other_datasets_are_refused(tmp_path: Path, name: str) -> None:
     message = error_of(DataConfig(dir=str(tmp_path), dataset=name))
     assert name in message

@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from transformer_jax.command_line import Parser
 from transformer_jax.config import DataConfig
 
-# Sizes: of the archives in tensorflow-datasets' list of checksums; of the text on the
-# card of the same corpus on Hugging Face (1.36 and 14.75 GB). While preparing there are
-# the archives, what they hold (about three times as much), and the text twice.
-_DISK = (
-    "At its peak this takes about 10 GB of disk for English-German (1.7 GB of "
-    "downloads, 1.4 GB prepared) and 60 GB for English-French (6.7 GB of downloads, "
-    "15 GB prepared); the folder downloads may be deleted afterwards."
+# The archives' sizes are in tensorflow-datasets' list of checksums, the texts' in the
+# dataset_infos.json of the same corpus in Hugging Face's datasets (1.36 and 14.75 GB).
+# At the peak there are the archives, what they hold (taken as three times as much) and
+# the text twice. Memory: measured 1.0 KB for a pair of the largest archive, which
+# tensorflow-datasets holds whole (2.4 million pairs, or 22.5 million of Giga-FrEn).
+_NEEDS = (
+    "Needs about 10 GB of disk for English-German (1.7 GB of downloads, 1.4 GB "
+    "prepared) with 3 GB of memory, and 60 GB for English-French (6.7 GB of downloads, "
+    "15 GB prepared) with 23 GB of memory. Afterwards the folder downloads may go."
 )
 
 
@@ -23,7 +25,7 @@ def prepare_tfds(arguments: Sequence[str]) -> None:
         "tfds, by tensorflow-datasets. Needed once, with TensorFlow (pip install "
         '"transformer_jax[wmt]"); training reads the result without it. Run again, it '
         "goes on with the archives that are there.",
-        epilog=_DISK,
+        epilog=_NEEDS,
     )
     parser.add_argument("--source_language", required=True, help="such as en")
     parser.add_argument("--target_language", required=True, help="such as de")

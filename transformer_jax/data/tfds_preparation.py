@@ -77,7 +77,8 @@ def _builder(config: DataConfig) -> Any:
             f"tensorflow-datasets has no {config.dataset}, expected a WMT corpus of "
             "it, such as wmt14_translate"
         ) from error
-    if not issubclass(kind, tensorflow_datasets.translate.wmt.WmtTranslate):
+    corpus = tensorflow_datasets.translate.wmt.WmtTranslate
+    if not issubclass(kind, corpus) or kind is corpus:
         raise UserError(
             f"{config.dataset} is no WMT corpus of tensorflow-datasets, expected one "
             "such as wmt14_translate"
