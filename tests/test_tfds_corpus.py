@@ -78,9 +78,8 @@ def test_the_order_is_that_of_tensorflow_datasets_own_reader(prepared: Path) -> 
     folder = prepared / "made_translate" / "de-en" / "1.0.0"
     assert len(list(folder.glob("*train.array_record*"))) == 3
     builder = tfds.builder_from_directory(folder)
-    source = builder.as_data_source("train")
-    keys = range(len(source))
-    examples = source.__getitems__(keys)  # pyright: ignore[reportCallIssue]
+    source: Any = builder.as_data_source("train")  # pyright: ignore[reportCallIssue]
+    examples = source.__getitems__(range(len(source)))
     theirs = [(e["en"].decode(), e["de"].decode()) for e in examples]
     assert list(TfdsPairs.open(config_of(prepared), "train")) == theirs
 
