@@ -13,8 +13,9 @@ import pytest
 
 from transformer_jax.config import DataConfig, ExperimentConfig, freeze
 from transformer_jax.data import prepared
+from transformer_jax.data.pairs import ListedPairs, Pair
 from transformer_jax.data.prepared import encoded, learned_vocabularies
-from transformer_jax.data.sources import ListedPairs, Pair, load_corpus
+from transformer_jax.data.sources import load_corpus
 from transformer_jax.data.store import TokenStore
 from transformer_jax.errors import UserError
 

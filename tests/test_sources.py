@@ -7,12 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.sources import (
-    Pair,
-    decode_lines,
-    load_corpus,
-    read_lines,
-)
+from transformer_jax.data.pairs import Pair
+from transformer_jax.data.sources import decode_lines, load_corpus, read_lines
 from transformer_jax.errors import UserError
 
 PAIRS = [("one two", "eins zwei"), ("", "leer"), ("three", "drei ü 🙂")]

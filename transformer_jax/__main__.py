@@ -9,6 +9,7 @@ from transformer_jax.commands.compile import compile_for_chips
 from transformer_jax.commands.evaluate_files import evaluate_files
 from transformer_jax.commands.export_model import export_model
 from transformer_jax.commands.prepare import prepare
+from transformer_jax.commands.prepare_tfds import prepare_tfds
 from transformer_jax.commands.score import score
 from transformer_jax.commands.translate import translate
 from transformer_jax.config import nearest
@@ -19,6 +20,7 @@ _COMMANDS = {
     "score": score,
     "evaluate-files": evaluate_files,
     "export-model": export_model,
+    "prepare-tfds": prepare_tfds,
     "prepare": prepare,
     "benchmark": benchmark,
     "compile": compile_for_chips,

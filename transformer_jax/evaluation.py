@@ -10,8 +10,8 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.pairs import Pair
 from transformer_jax.data.pipeline import evaluation_batches
-from transformer_jax.data.sources import Pair
 from transformer_jax.data.store import TokenStore, fate_of
 from transformer_jax.metrics import TranslationScores, score_translations
 from transformer_jax.models import Transformer

@@ -15,7 +15,8 @@ from transformer_jax.command_line import (
     require_writable,
 )
 from transformer_jax.commands.lines import FORMATS, Input, opened_output, paired
-from transformer_jax.data.sources import TSV_STRIP, Pair, split_pair
+from transformer_jax.data.pairs import Pair
+from transformer_jax.data.sources import TSV_STRIP, split_pair
 from transformer_jax.errors import UserError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import sentencepiece
 
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.cache import cache_folder, making
+from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.progress import Say, counted
-from transformer_jax.data.sources import Pair, Pairs
 from transformer_jax.data.store import TokenStore, TokenWriter
 from transformer_jax.data.tokenizer import (
     Tokenizer,

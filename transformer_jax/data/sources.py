@@ -4,7 +4,6 @@ Training text may be larger than memory: it is read as a stream, as often as it 
 needed, and known by a digest of its content. Validation and test are lists.
 """
 
-import abc
 import array
 import contextlib
 import dataclasses
@@ -24,33 +23,17 @@ import numpy as np
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.cache import cached
+from transformer_jax.data.pairs import ListedPairs, Pair, Pairs, as_line
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.data.progress import Say, counted
+from transformer_jax.data.tfds_corpus import TfdsPairs
 from transformer_jax.errors import UserError
 
-Pair = tuple[str, str]  # source text, target text
 TSV_STRIP = " \r"  # around a line of a pair: a tab there has an empty side beside it
 
 _NUM_EVALUATION_PHRASES = 1000  # of validation and of test
 _MAX_HELD_OUT_SHARE = 0.05
 _BLOCK = 1 << 22  # bytes of a file that are decoded at a time
-
-
-class Pairs(abc.ABC):
-    """Raw text pairs that can be read again and again; some may have an empty side."""
-
-    @abc.abstractmethod
-    def __iter__(self) -> Iterator[Pair]:
-        """From the first pair on.
-
-        Raises:
-          UserError: text that cannot be read.
-        """
-
-    @functools.cached_property
-    @abc.abstractmethod
-    def digest(self) -> str:
-        """Of the content: equal only for the same pairs in the same order."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,33 +85,7 @@ def _phrases(config: DataConfig) -> Corpus:
     )
 
 
-class ListedPairs(Pairs):
-    """Pairs that are in memory."""
-
-    def __init__(self, pairs: Sequence[Pair]) -> None:
-        self._pairs = pairs
-
-    def __iter__(self) -> Iterator[Pair]:
-        """From the first pair on."""
-        return iter(self._pairs)
-
-    @functools.cached_property
-    def digest(self) -> str:
-        """Of the content."""
-        content = hashlib.sha256()
-        for pair in self._pairs:
-            content.update(_as_line(pair))
-        return content.hexdigest()
-
-
-def _as_line(pair: Pair) -> bytes:
-    """No text of a pair has a line end; most have no tab."""
-    return "\t".join(pair).encode() + b"\n"
-
-
 def _dataset(config: DataConfig) -> Corpus:
-    from transformer_jax.data.tfds_corpus import TfdsPairs
-
     splits = (TfdsPairs.open(config, x) for x in ("train", "validation", "test"))
     train, validation, test = splits
     return Corpus(train, list(validation), list(test))
@@ -304,7 +261,7 @@ class _Smallest:
 def _hash(pair: Pair, seed: int) -> int:
     """64 bits, spread evenly."""
     key = seed.to_bytes(8, "big")
-    digest = hashlib.blake2b(_as_line(pair), digest_size=8, key=key).digest()
+    digest = hashlib.blake2b(as_line(pair), digest_size=8, key=key).digest()
     return int.from_bytes(digest, "big")
 
 

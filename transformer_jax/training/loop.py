@@ -16,9 +16,10 @@ from transformer_jax.checkpointing import (
     steps_in,
 )
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.pipeline import TrainingBatches, prefetch
 from transformer_jax.data.prepared import encoded, learned_vocabularies
-from transformer_jax.data.sources import Pair, Pairs, load_corpus
+from transformer_jax.data.sources import load_corpus
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Vocabularies
 from transformer_jax.errors import UserError

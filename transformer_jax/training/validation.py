@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.sources import Pair
+from transformer_jax.data.pairs import Pair
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Vocabularies
 from transformer_jax.evaluation import LossEvaluator, translate_and_score
