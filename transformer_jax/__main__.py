@@ -7,6 +7,7 @@ from transformer_jax.command_line import prepare_to_translate, run, use_huge_pag
 from transformer_jax.commands.benchmark import benchmark
 from transformer_jax.commands.compile import compile_for_chips
 from transformer_jax.commands.export_model import export_model
+from transformer_jax.commands.reproduce import reproduce
 from transformer_jax.commands.score import score
 from transformer_jax.commands.translate import translate
 from transformer_jax.config import nearest
@@ -18,6 +19,7 @@ _COMMANDS = {
     "export-model": export_model,
     "benchmark": benchmark,
     "compile": compile_for_chips,
+    "reproduce": reproduce,
 }
 
 
@@ -37,6 +39,6 @@ def main(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     use_huge_pages()
-    if sys.argv[1:2] in (["translate"], ["score"]):
+    if sys.argv[1:2] in (["translate"], ["score"], ["reproduce"]):
         prepare_to_translate()
     run(main)
