@@ -23,6 +23,7 @@ LAYERS = [
     ("evaluation", "visualization"),
     ("training.validation", "training.workdir", "benchmark"),
     ("training.loop", "compilation"),
+    ("reproduce",),
     ("command_line",),
     ("commands",),
     ("__main__",),
@@ -174,4 +175,4 @@ def test_only_the_top_imports_the_training_loop() -> None:
         for path in FILES
         if any(is_in(name, "training.loop") for name in own_imports(path))
     }
-    assert importers <= {"__main__", "command_line", "benchmark"}
+    assert importers <= {"__main__", "command_line", "benchmark", "reproduce.runs"}

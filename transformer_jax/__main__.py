@@ -10,6 +10,7 @@ from transformer_jax.commands.evaluate_files import evaluate_files
 from transformer_jax.commands.export_model import export_model
 from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.prepare_tfds import prepare_tfds
+from transformer_jax.commands.reproduce import reproduce
 from transformer_jax.commands.score import score
 from transformer_jax.commands.translate import translate
 from transformer_jax.config import nearest
@@ -24,6 +25,7 @@ _COMMANDS = {
     "prepare": prepare,
     "benchmark": benchmark,
     "compile": compile_for_chips,
+    "reproduce": reproduce,
 }
 
 
@@ -43,6 +45,6 @@ def main(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     use_huge_pages()
-    if sys.argv[1:2] in (["translate"], ["score"]):
+    if sys.argv[1:2] in (["translate"], ["score"], ["reproduce"]):
         prepare_to_translate()
     run(main)

@@ -1,0 +1,219 @@
+"""Runs or resumes the experiments of a table, one after another, and scores them."""
+
+import dataclasses
+import datetime
+import functools
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_jax.benchmark import matmul_rate, model_flops
+from transformer_jax.config import ExperimentConfig
+from transformer_jax.data.pipeline import rows_of_batch
+from transformer_jax.data.sources import load_corpus
+from transformer_jax.evaluation import evaluate
+from transformer_jax.files import write_whole
+from transformer_jax.models import num_parameters
+from transformer_jax.training.loop import train
+from transformer_jax.training.progress import say
+from transformer_jax.translation import Translator
+
+_RESULT = "result.json"  # in the folder of a run
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a finished run is: its scores, its size and its cost."""
+
+    seed: int
+    split: str  # that was scored
+    steps: int  # of the newest checkpoint
+    averaged_checkpoints: int
+    parameters: int
+    perplexity: float  # per word piece, not smoothed
+    perplexity_per_word: float
+    sacrebleu: float
+    sacrebleu_signature: str
+    bleu_paper: float  # tokenised, by the paper's measure
+    training_s: float  # median step time * steps: compiling and validation left out
+    matmul_rate: float  # FLOP/s of all devices
+    time_flops: float  # training_s * matmul_rate, the paper's method
+    model_flops: float  # counted, forward and backward
+    date: str  # UTC, of the scoring
+    machine: str
+
+
+Results = dict[str, list[Result]]  # by row, one of each seed
+
+
+def run_rows(
+    experiments: Mapping[str, ExperimentConfig],
+    folder: Path,
+    *,
+    split: str,
+    num_seeds: int,
+    report: Callable[[Results], None],
+) -> Results:
+    """Trains and scores each row with each seed; what is finished already is read.
+
+    Args:
+      experiments: by row, at the scale to run.
+      folder: each run gets a folder ROW-SEED in it.
+      split: to score, "validation" or "test".
+      num_seeds: seeds are 0, 1, ...; a round of all rows for each.
+      report: called with the results so far, at first and after each run.
+    """
+    results: Results = {row: [] for row in experiments}
+    waiting = []
+    for seed in range(num_seeds):
+        for row, experiment in experiments.items():
+            config = dataclasses.replace(experiment, seed=seed)
+            workdir = folder / f"{row}-{seed}"
+            known = _known(config, workdir, split)
+            if known is None:
+                waiting.append((row, config, workdir))
+            else:
+                results[row].append(known)
+    report(results)
+    costs = [training_flops(config) for _, config, _ in waiting]
+    num_all = len(experiments) * num_seeds
+    if waiting:
+        _say_cost(len(waiting), num_all, sum(costs), waiting[0][1])
+    start = time.perf_counter()
+    for number, (row, config, workdir) in enumerate(waiting):
+        done, left = sum(costs[:number]), sum(costs[number:])
+        passed = time.perf_counter() - start
+        ahead = f", about {passed / done * left / 60:.0f} min left" if done else ""
+        place = num_all - len(waiting) + number + 1
+        say(
+            f"== run {place} of {num_all}: row {row}, seed {config.seed}; "
+            f"{passed / 60:.1f} min so far{ahead}"
+        )
+        results[row].append(_run(config, workdir, split))
+        results[row].sort(key=lambda result: result.seed)
+        report(results)
+        jax.clear_caches()  # the next row's programs are others
+    return results
+
+
+def training_flops(config: ExperimentConfig) -> float:
+    """Counted model FLOPs of a whole training, as many source as target positions."""
+    length = config.data.row_length
+    rows = rows_of_batch(config.training.batch_tokens, length)
+    of_step = model_flops(
+        config.model, rows=rows, source_length=length, target_length=length
+    )
+    return config.training.steps * of_step
+
+
+def _say_cost(
+    num_waiting: int, num_all: int, flops: float, config: ExperimentConfig
+) -> None:
+    rate = _machine_rate(config)
+    hours = flops / rate / 3600
+    say(
+        f"{num_waiting} of {num_all} runs to do: {flops:.2e} model FLOPs in all, "
+        f"{hours:,.2f} hours at the {rate:.2e} FLOP/s at which this machine multiplies "
+        "matrices, which training stays below. Ctrl-C stops; the same command goes on."
+    )
+
+
+def _known(config: ExperimentConfig, workdir: Path, split: str) -> Result | None:
+    """The result of an earlier run of just this, if there is one."""
+    path = workdir / _RESULT
+    if not path.exists():
+        return None
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    result = stored["result"]
+    fields = {field.name for field in dataclasses.fields(Result)}
+    # Results of another version of this file are scored again, not trained again.
+    is_of_this = stored["config"] == _identity(config) and result.keys() == fields
+    return Result(**result) if is_of_this and result["split"] == split else None
+
+
+def _identity(config: ExperimentConfig) -> dict[str, Any]:
+    values = config.to_dict()
+    del values["data"]["dir"]  # which may move
+    return values
+
+
+def _run(config: ExperimentConfig, workdir: Path, split: str) -> Result:
+    train(config, workdir)
+    pairs = load_corpus(config.data).split(split)
+    # Of as many checkpoints as the row says: one in Table 3.
+    translator = Translator.from_workdir(workdir, "average")
+    scores, losses, hypotheses = evaluate(translator, pairs, config)
+    text = "".join(f"{hypothesis}\n" for hypothesis in hypotheses)
+    write_whole(workdir / f"{split}.txt", text.encode())
+    assert losses.perplexity_per_word is not None  # `evaluate` counts the words
+    training_s = _step_time(workdir) * translator.steps[-1]
+    rate = _machine_rate(config)
+    result = Result(
+        seed=config.seed,
+        split=split,
+        steps=translator.steps[-1],
+        averaged_checkpoints=len(translator.steps),
+        parameters=num_parameters(config.model),
+        perplexity=losses.perplexity,
+        perplexity_per_word=losses.perplexity_per_word,
+        sacrebleu=scores.sacrebleu,
+        sacrebleu_signature=scores.sacrebleu_signature,
+        bleu_paper=scores.bleu_paper,
+        training_s=training_s,
+        matmul_rate=rate,
+        time_flops=training_s * rate,
+        model_flops=training_flops(config),
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        machine=_machine(),
+    )
+    stored = {"config": _identity(config), "result": dataclasses.asdict(result)}
+    write_whole(workdir / _RESULT, f"{json.dumps(stored, indent=2)}\n".encode())
+    return result
+
+
+def _step_time(workdir: Path) -> float:
+    """Seconds of a step: the median of what the run has reported."""
+    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    return statistics.median(
+        record["train/step_time_s"]
+        for record in records
+        if "train/step_time_s" in record
+    )
+
+
+def _machine_rate(config: ExperimentConfig) -> float:
+    """FLOP/s at which this machine multiplies matrices of the run's kind."""
+    kind = config.model.on_platform(jax.default_backend()).matmul_dtype
+    # The simulated devices of a CPU share its cores.
+    num_devices = 1 if jax.default_backend() == "cpu" else jax.device_count()
+    return num_devices * _rate(kind)
+
+
+@functools.cache
+def _rate(kind: str) -> float:
+    return matmul_rate(kind)
+
+
+@functools.cache
+def _machine() -> str:
+    kind = jax.devices()[0].device_kind
+    if kind == "cpu":
+        shown = f"{os.cpu_count()} cores of {_cpu_name()}"
+    else:
+        shown = f"{jax.device_count()} x {kind}"
+    return f"{shown}, JAX {jax.__version__}, Python {platform.python_version()}"
+
+
+def _cpu_name() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    return names[0] if names else platform.machine()
