@@ -74,13 +74,7 @@ class TokenStore:
         """The finished store in `folder`, or None where there is none, or a damaged."""
         try:
             manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-            dtype = np.dtype(manifest["dtype"])
-            lengths = np.fromfile(folder / _LENGTHS, _LENGTH_TYPE).reshape(-1, 2)
-            # An empty file cannot be mapped.
-            is_empty = (folder / _IDS).stat().st_size == 0
-            ids = (
-                np.empty(0, dtype) if is_empty else np.memmap(folder / _IDS, dtype, "r")
-            )
+            ids, lengths = _mapped(folder, np.dtype(manifest["dtype"]))
             if _digest(ids, lengths) != manifest["digest"]:
                 return None
             return cls(
@@ -179,9 +173,8 @@ class TokenWriter:
     def finish(self) -> TokenStore:
         """Closes the files and says that all is written."""
         self.close()
-        lengths = np.fromfile(self._folder / _LENGTHS, _LENGTH_TYPE).reshape(-1, 2)
-        ids = np.fromfile(self._folder / _IDS, self._dtype)
-        self._record(_MANIFEST, dtype=self._dtype.name, digest=_digest(ids, lengths))
+        digest = _digest(*_mapped(self._folder, self._dtype))
+        self._record(_MANIFEST, dtype=self._dtype.name, digest=digest)
         store = TokenStore.open(self._folder)
         if store is None:
             raise OSError(f"{self._folder} does not hold what was written to it")
@@ -223,6 +216,14 @@ def fate_of(pair: tuple[Sequence[int], Sequence[int]], max_length: int) -> Fate:
     if not shorter:
         return "empty"
     return "kept" if longer + 1 <= max_length else "too_long"
+
+
+def _mapped(folder: Path, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """The ids, paged in where they are read, and the lengths."""
+    lengths = np.fromfile(folder / _LENGTHS, _LENGTH_TYPE).reshape(-1, 2)
+    if (folder / _IDS).stat().st_size == 0:  # which cannot be mapped
+        return np.empty(0, dtype), lengths
+    return np.memmap(folder / _IDS, dtype, "r"), lengths
 
 
 def _digest(ids: np.ndarray, lengths: np.ndarray) -> str:
