@@ -2,9 +2,9 @@
 
 Command: python train.py --config=configs/base.py
   English-French: --config=configs/base.py:en-fr
-Data: WMT 2014, prepared by tensorflow-datasets; of your own files, add
---config.data.corpus=files --config.data.dir=DIR for DIR's train, validation and test,
-each as .en and .de (or .tsv, or .gz).
+Data: WMT 2014, prepared once by `python -m transformer_jax prepare-tfds`. For files of
+your own, add --config.data.corpus=files --config.data.dir=DIR for DIR's train,
+validation and test, each as .en and .de (or .tsv, or .gz).
 Hardware and time: the paper's 8 P100 GPUs took 12 hours; not run here.
 Expected score: the paper's 27.3 BLEU on newstest2014 EN-DE and 38.1 EN-FR (Table 2),
 by its own script, with `evaluate.py --checkpoint=average`, which averages the last 5

@@ -2,9 +2,9 @@
 
 Command: python train.py --config=configs/big.py
   English-French: --config=configs/big.py:en-fr
-Data: WMT 2014, prepared by tensorflow-datasets; of your own files, add
---config.data.corpus=files --config.data.dir=DIR for DIR's train, validation and test,
-each as .en and .de (or .tsv, or .gz).
+Data: WMT 2014, prepared once by `python -m transformer_jax prepare-tfds`. For files of
+your own, add --config.data.corpus=files --config.data.dir=DIR for DIR's train,
+validation and test, each as .en and .de (or .tsv, or .gz).
 Hardware and time: the paper's 8 P100 GPUs took 3.5 days; not run here.
 Expected score: the paper's 28.4 BLEU on newstest2014 EN-DE (Table 2) and, EN-FR, 41.8
 (Table 2) or 41.0 (Section 6.1), by its own script, with `evaluate.py

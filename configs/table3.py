@@ -3,14 +3,13 @@
 Command: python train.py --config=configs/table3.py:ROW, ROW one of base, A1 to A4, B1,
 B2, C1 to C7, D1 to D4, E, big
   All of them, beside the printed figures: python -m transformer_jax reproduce table3
-Data: WMT 2014 English-German, prepared by tensorflow-datasets; of your own files, add
---config.data.corpus=files --config.data.dir=DIR. Scored on newstest2013, the validation
-set: evaluate.py --split=validation
-Which checkpoint: the last. "We used beam search as described in the previous section,
-but no checkpoint averaging": `average` here is the average of one.
+Data: WMT 2014 English-German, as for configs/base.py. The paper scores newstest2013,
+the validation set, by the last checkpoint: evaluate.py --split=validation
+--checkpoint=average, which averages no more than that one here. ("We used beam search
+as described in the previous section, but no checkpoint averaging.")
 Hardware and time: the paper's 8 P100 GPUs took 12 hours for base and 3.5 days for big;
-it does not say for the others, all of 100,000 steps. Not run here at this size; at a
-small size, see `reproduce table3 --scale=smoke`.
+it does not say for the others, all of 100,000 steps. Not run here at this size; small
+ones are run by `reproduce table3 --scale=smoke`.
 Expected score: the paper's, in the comment of each row: perplexity per word piece, not
 smoothed, and BLEU by its own script. Not run here.
 """

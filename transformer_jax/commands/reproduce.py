@@ -1,6 +1,8 @@
 """python -m transformer_jax reproduce."""
 
+import argparse
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from transformer_jax.reproduce.tables import TABLE_3, TRANSLATORS
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
 _TABLES = ("table1", "table2", "table3", "table4")
-# Which split is scored, and the config of each row.
+# Of the tables of trained models: which split is scored, and the config of each row.
 _SPLITS = {"table2": "test", "table3": "validation"}
 _ROWS = {
     "table2": {row: config for row, (config, _, _) in TRANSLATORS.items()},
@@ -35,7 +37,11 @@ def reproduce(arguments: Sequence[str]) -> None:
         help="paper (WMT 2014), small (Multi30k) or smoke (generated text, minutes a "
         "row on a CPU); default: paper",
     )
-    parser.add_argument("--rows", help="some of the table's, as base,A1; default: all")
+    parser.add_argument(
+        "--rows",
+        help="which to run now, as base,A1; what was run before is shown in any case; "
+        "default: all of the table's",
+    )
     parser.add_argument("--seeds", type=int, default=1, help="runs of each row")
     parser.add_argument("--output", help="default: runs/reproduce/TABLE-SCALE")
     parser.add_argument("--data_dir", default="", help="folder of the text")
@@ -48,80 +54,83 @@ def reproduce(arguments: Sequence[str]) -> None:
     output = Path(
         flags.output or Path("runs/reproduce") / f"{flags.table}-{flags.scale}"
     )
-    rows = _chosen_rows(flags.table, flags.scale, flags.rows)
-    _make_folder(output)
+    if flags.table in _ROWS:
+        _train(flags, output)
+        return
+    for name in ("rows", "seeds", "data_dir"):
+        if getattr(flags, name) != parser.get_default(name):
+            raise UserError(
+                f"--{name} is {getattr(flags, name)}, but {flags.table} trains "
+                "nothing: leave it out"
+            )
     if flags.table == "table1":
         from transformer_jax import complexity
 
+        _make_folder(output)  # before it measures for long
         complexity.reproduce(output, flags.scale)
-    elif flags.table == "table4":
+    else:
         from transformer_jax.reproduce.report import table_4
 
         _write(output, *table_4())
-        print((output / "TABLE.md").read_text(encoding="utf-8"), end="")
-    else:
-        paper = {row: _paper_config(flags.table, row) for row in rows}
-        _train(flags.table, flags.scale, paper, output, flags.data_dir, flags.seeds)
+        _print(output)
 
 
-def _train(
-    table: str,
-    scale: str,
-    paper: dict[str, ExperimentConfig],
-    output: Path,
-    data_dir: str,
-    num_seeds: int,
-) -> None:
-    languages = sorted({config.data.target_language for config in paper.values()})
-    require_text(scale, data_dir, languages)
-    experiments = {
-        row: scaled(config, scale, data_dir) for row, config in paper.items()
-    }
+def _train(flags: argparse.Namespace, output: Path) -> None:
+    """Runs the chosen rows of Table 2 or 3."""
+    configs = _ROWS[flags.table]
+    if flags.scale == "smoke":  # the phrases have no French
+        configs = {row: one for row, one in configs.items() if ":en-fr" not in one}
+    rows = _chosen_rows(flags, list(configs))
+    paper = {row: _paper_config(config) for row, config in configs.items()}
+    languages = sorted({paper[row].data.target_language for row in rows})
+    require_text(flags.scale, flags.data_dir, languages)
 
     from transformer_jax.models import num_parameters
     from transformer_jax.reproduce import report
     from transformer_jax.reproduce.runs import Results, run_rows
 
     setting = report.Setting(
-        table=table,
-        scale=scale,
-        num_seeds=num_seeds,
-        rows=tuple(paper),
+        table=flags.table,
+        scale=flags.scale,
+        num_seeds=flags.seeds,
         parameters_of_paper={
-            row: num_parameters(_paper_config(table, row).model) for row in _ROWS[table]
+            row: num_parameters(config.model) for row, config in paper.items()
         },
     )
-    render = report.table_2 if table == "table2" else report.table_3
+    render = report.table_2 if flags.table == "table2" else report.table_3
 
     def write(results: Results) -> None:
         _write(output, *render(results, setting))
 
     run_rows(
-        experiments, output, split=_SPLITS[table], num_seeds=num_seeds, report=write
+        {row: scaled(one, flags.scale, flags.data_dir) for row, one in paper.items()},
+        output,
+        rows=rows,
+        split=_SPLITS[flags.table],
+        num_seeds=flags.seeds,
+        report=write,
     )
-    print((output / "TABLE.md").read_text(encoding="utf-8"), end="")
+    _print(output)
 
 
-def _chosen_rows(table: str, scale: str, names: str | None) -> list[str]:
-    if table not in _ROWS:
-        if names:
-            raise UserError(f"--rows is {names}, but {table} has none to choose from")
-        return []
-    known = list(_ROWS[table])
-    if table == "table2" and scale == "smoke":  # the phrases have no French
-        known = [row for row in known if not row.endswith("-en-fr")]
-    chosen = names.split(",") if names else known
+def _chosen_rows(flags: argparse.Namespace, known: list[str]) -> list[str]:
+    chosen = flags.rows.split(",") if flags.rows else known
     for row in chosen:
         if row not in known:
             raise UserError(
-                f"--rows: {table} at --scale={scale} has no row {row or '(empty)'}"
-                f"{nearest(row, known)}"
+                f"--rows: {flags.table} at --scale={flags.scale} has no row "
+                f"{row or '(empty)'}{nearest(row, known)}"
             )
     return [row for row in known if row in chosen]
 
 
-def _paper_config(table: str, row: str) -> ExperimentConfig:
-    return load_experiment(str(_CONFIGS / _ROWS[table][row]), {})
+def _paper_config(path_and_row: str) -> ExperimentConfig:
+    if not (_CONFIGS / path_and_row.partition(":")[0]).is_file():
+        raise UserError(
+            f"no folder {_CONFIGS} with the paper's configs, which is part of the "
+            "repository and not of the installed package: run this in a clone of it"
+        )
+    return load_experiment(str(_CONFIGS / path_and_row), {})
 
 
 def _make_folder(output: Path) -> None:
@@ -134,5 +143,11 @@ def _make_folder(output: Path) -> None:
 
 
 def _write(output: Path, text: str, values: dict[str, Any]) -> None:
+    _make_folder(output)
     write_whole(output / "TABLE.md", text.encode())
     write_whole(output / "TABLE.json", f"{json.dumps(values, indent=2)}\n".encode())
+
+
+def _print(output: Path) -> None:
+    print((output / "TABLE.md").read_text(encoding="utf-8"), end="")
+    print(f"written to {output}/TABLE.md and TABLE.json", file=sys.stderr)

@@ -1,10 +1,10 @@
 """Results beside the paper's figures, as Markdown and as JSON."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from transformer_jax.reproduce.ordering import Ordering, compare, mean, ranking
+from transformer_jax.reproduce.ordering import compare_rows, in_words, mean
 from transformer_jax.reproduce.runs import Result, Results
 from transformer_jax.reproduce.tables import (
     BIG_EN_FR_IN_TEXT,
@@ -16,7 +16,7 @@ from transformer_jax.reproduce.tables import (
     Variation,
 )
 
-_NOT_RUN = "not run"
+_NOT_RUN = "–"
 _HEAD_3 = (
     "row",
     "change",
@@ -26,7 +26,10 @@ _HEAD_3 = (
     "BLEU, paper",
     "BLEU",
     "sacreBLEU",
-    "M parameters, paper",
+)
+_HEAD_3_COST = (
+    "row",
+    "parameters, paper",
     "at full size",
     "here",
     "steps",
@@ -35,8 +38,6 @@ _HEAD_3 = (
 )
 _HEAD_2 = (
     "row",
-    "system",
-    "languages",
     "BLEU, paper",
     "BLEU",
     "sacreBLEU",
@@ -47,11 +48,7 @@ _HEAD_2 = (
     "FLOPs by time",
     "FLOPs counted",
 )
-# What is compared with the paper: our figure, the paper's, and which is better.
-_MEASURES = {
-    "perplexity": ("perplexity", "perplexity", True),
-    "BLEU": ("bleu_paper", "bleu", False),
-}
+_NO_FRENCH = "The generated phrases are English and German only: EN-FR is not run."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,14 +58,14 @@ class Setting:
     table: str
     scale: str
     num_seeds: int
-    rows: tuple[str, ...]  # asked for
     parameters_of_paper: Mapping[str, int]  # of our models at the paper's sizes
 
 
 def table_3(results: Results, setting: Setting) -> tuple[str, dict[str, Any]]:
     """Table 3 and whether its rows come in the paper's order: Markdown, JSON-able."""
-    lines = [_variation(row, results.get(row.row, []), setting) for row in TABLE_3]
-    orderings = _orderings(results)
+    scores = [_scores(row, results.get(row.row, [])) for row in TABLE_3]
+    costs = [_size_and_cost(row, results.get(row.row, []), setting) for row in TABLE_3]
+    orderings = compare_rows(results)
     text = "\n".join(
         [
             *_heading("Table 3: variations of the Transformer", results, setting),
@@ -77,13 +74,17 @@ def table_3(results: Results, setting: Setting) -> tuple[str, dict[str, Any]]:
             "only within one vocabulary and one text: the printed figures are beside "
             "ours for their order, not their size, where the scale is not `paper`.",
             "",
-            *_markdown(_HEAD_3, lines),
+            *_markdown(_HEAD_3, scores),
+            "",
+            "Size and training cost, parameters in millions:",
+            "",
+            *_markdown(_HEAD_3_COST, costs),
             "",
             *_legend(results, setting),
             "",
             "## The ordering beside the paper's",
             "",
-            *_ordering_text(orderings, results, setting),
+            *in_words(orderings, results),
         ]
     )
     rows = [
@@ -123,12 +124,12 @@ def table_2(results: Results, setting: Setting) -> tuple[str, dict[str, Any]]:
         [
             *_heading("Table 2: BLEU and training cost", results, setting),
             "Newstest2014 in the paper, the test set here; the average of the last "
-            "checkpoints.",
+            "checkpoints. The paper gives one FLOPs cell for both languages.",
             "",
             *_markdown(_HEAD_2, lines),
             "",
             *_legend(results, setting),
-            *_no_french(setting),
+            *([_NO_FRENCH] if setting.scale == "smoke" else []),
             "",
             "## As printed in the paper",
             "",
@@ -137,7 +138,7 @@ def table_2(results: Results, setting: Setting) -> tuple[str, dict[str, Any]]:
             ),
             "",
             "EN-FR of the big model: Table 2 says 41.8 and the text of Section 6.1 "
-            f"{BIG_EN_FR_IN_TEXT}. The paper gives one FLOPs cell for both languages.",
+            f"{BIG_EN_FR_IN_TEXT}.",
         ]
     )
     rows = [{"row": row, **_figures(results.get(row, []))} for row in TRANSLATORS]
@@ -173,13 +174,12 @@ def _heading(title: str, results: Results, setting: Setting) -> list[str]:
     runs = [result for row in results.values() for result in row]
     days = sorted(result.date[:10] for result in runs)
     machines = sorted({result.machine for result in runs})
-    num_wanted = len(setting.rows) * setting.num_seeds
     seeds = ", ".join(map(str, range(setting.num_seeds)))
     lines = [
         f"# {title}",
         "",
-        f"- Scale `{setting.scale}`; {len(runs)} of {num_wanted} runs finished; seeds "
-        f"{seeds}.",
+        f"- Scale `{setting.scale}`; {len(runs)} of {len(results) * setting.num_seeds} "
+        f"runs finished; {'seeds' if setting.num_seeds > 1 else 'seed'} {seeds}.",
     ]
     if runs:
         period = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
@@ -187,8 +187,7 @@ def _heading(title: str, results: Results, setting: Setting) -> list[str]:
     return [*lines, ""]
 
 
-def _variation(row: Variation, runs: Sequence[Result], setting: Setting) -> list[str]:
-    parameters = setting.parameters_of_paper[row.row]
+def _scores(row: Variation, runs: Sequence[Result]) -> list[str]:
     return [
         row.row,
         row.change,
@@ -198,8 +197,16 @@ def _variation(row: Variation, runs: Sequence[Result], setting: Setting) -> list
         f"{row.bleu:.1f}",
         _cell(runs, lambda run: run.bleu_paper, ".1f"),
         _cell(runs, lambda run: run.sacrebleu, ".1f"),
-        "" if row.parameters is None else f"{row.parameters}",
-        f"{parameters / 1e6:.1f}",
+    ]
+
+
+def _size_and_cost(
+    row: Variation, runs: Sequence[Result], setting: Setting
+) -> list[str]:
+    return [
+        row.row,
+        _or_blank(row.parameters),
+        f"{setting.parameters_of_paper[row.row] / 1e6:.1f}",
         *_sizes(runs),
         *_costs(runs),
     ]
@@ -211,8 +218,6 @@ def _translator(row: str, runs: Sequence[Result]) -> list[str]:
     is_french = languages == "EN-FR"
     return [
         row,
-        name,
-        languages,
         _bleu_en_fr(system) if is_french else _or_blank(system.bleu_en_de),
         _cell(runs, lambda run: run.bleu_paper, ".1f"),
         _cell(runs, lambda run: run.sacrebleu, ".1f"),
@@ -257,123 +262,25 @@ def _figures(runs: Sequence[Result]) -> dict[str, Any]:
 
 
 def _legend(results: Results, setting: Setting) -> list[str]:
-    signatures = {run.sacrebleu_signature for row in results.values() for run in row}
+    runs = [run for row in results.values() for run in row]
     lines = [
-        "BLEU is tokenised, sacreBLEU is "
-        f"{' or '.join(sorted(signatures)) or _NOT_RUN}. FLOPs by time is the paper's "
-        "method, training time times devices times a sustained rate, here the rate at "
-        "which the machine multiplies matrices and the median time of a step; "
-        "FLOPs counted are the products of forward and backward pass."
+        "BLEU is by the paper's measure, of tokenised text. FLOPs by time is the "
+        "paper's method, training time times devices times a sustained rate: here the "
+        "median time of a step times steps, and the rate at which the machine "
+        "multiplies matrices. FLOPs counted are those of the products in the forward "
+        "and the backward pass."
     ]
+    if runs:
+        signatures = sorted({run.sacrebleu_signature for run in runs})
+        lines.append(f"sacreBLEU's signature: {' or '.join(signatures)}.")
     if setting.num_seeds > 1:
         lines.append(
             "A cell is the mean over seeds (least..most). All seeds share text and "
             "vocabulary; initial values, order of batches and dropout differ."
         )
+    if len(runs) < len(results) * setting.num_seeds:
+        lines.append(f"{_NOT_RUN} = not run.")
     return lines
-
-
-def _no_french(setting: Setting) -> list[str]:
-    if setting.scale != "smoke":
-        return []
-    return ["The generated phrases are English and German only: EN-FR is not run."]
-
-
-def _groups() -> dict[str, list[Variation]]:
-    """Rows by the table's letter, each group with base, which it varies."""
-    base = TABLE_3[0]
-    letters = dict.fromkeys(row.group for row in TABLE_3 if row.group)
-    return {
-        letter: [base, *(row for row in TABLE_3 if row.group == letter)]
-        for letter in letters
-    }
-
-
-def _orderings(results: Results) -> dict[str, dict[str, Ordering]]:
-    orderings = {}
-    for group, rows in {**_groups(), "all": list(TABLE_3)}.items():
-        orderings[group] = {
-            measure: compare(
-                {row.row: getattr(row, theirs) for row in rows},
-                {
-                    row.row: [getattr(run, ours) for run in results.get(row.row, [])]
-                    for row in rows
-                },
-                lower_is_better=is_lower,
-            )
-            for measure, (ours, theirs, is_lower) in _MEASURES.items()
-        }
-    return orderings
-
-
-def _ordering_text(
-    orderings: Mapping[str, Mapping[str, Ordering]],
-    results: Results,
-    setting: Setting,
-) -> list[str]:
-    lines = [
-        "Best first; each group with base. A pair of rows counts where the paper's "
-        "figures differ; Kendall's tau is 1 where all come in the paper's order, -1 "
-        "where none does. A difference is within the spread where the means are less "
-        "far apart than the least and the most over seeds of one of the two rows."
-    ]
-    groups = _groups()
-    for group, measures in orderings.items():
-        title = "All rows" if group == "all" else f"Group {group}"
-        lines += ["", f"### {title}"]
-        for measure, ordering in measures.items():
-            lines += ["", f"{measure}:"]
-            if group != "all":
-                lines += ["", *_rankings(groups[group], measure, results)]
-            lines.append(f"- {_verdict(ordering, setting)}")
-    return lines
-
-
-def _rankings(rows: Iterable[Variation], measure: str, results: Results) -> list[str]:
-    ours, theirs, is_lower = _MEASURES[measure]
-    run = [row for row in rows if results.get(row.row)]
-    if not run:
-        return []
-    printed = {row.row: getattr(row, theirs) for row in run}
-    means = {
-        row.row: mean([getattr(one, ours) for one in results[row.row]]) for row in run
-    }
-    return [
-        f"- paper: {ranking(printed, lower_is_better=is_lower)}",
-        f"- here: {ranking(means, lower_is_better=is_lower)}",
-    ]
-
-
-def _verdict(ordering: Ordering, setting: Setting) -> str:
-    """What the pairs say, in words."""
-    if not ordering.num_pairs:
-        return "Nothing to compare: fewer than two rows that the paper orders were run."
-    same, pairs = len(ordering.same), ordering.num_pairs
-    verdict = "agrees" if same == pairs else "does not agree"
-    text = (
-        f"The order {verdict} with the paper's: {same} of {pairs} pairs are in its "
-        f"order, tau {ordering.tau:.2f}."
-    )
-    if ordering.reversed and len(ordering.reversed) <= 10:
-        text += f" The other way round: {_pairs(ordering.reversed)}."
-    clear = ordering.clear()
-    if clear is None:
-        return f"{text} One seed does not say which differences are chance."
-    if not ordering.within_spread:
-        return f"{text} No difference is within the spread over seeds."
-    text += f" Within the spread over seeds: {len(ordering.within_spread)} pairs"
-    if len(ordering.within_spread) <= 10:
-        text += f" ({_pairs(ordering.within_spread)})"
-    if not clear.num_pairs:
-        return f"{text}; no difference is beyond it, so the order here says nothing."
-    return (
-        f"{text}; of the {clear.num_pairs} beyond it, {len(clear.same)} are in the "
-        "paper's order."
-    )
-
-
-def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(f"{better}-{worse}" for better, worse in pairs)
 
 
 def _bleu_en_fr(system: System) -> str:
@@ -387,8 +294,11 @@ def _or_blank(value: float | None, shown: str = "") -> str:
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table whose columns are aligned in the source too."""
+    columns = zip(head, *rows, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    dashes = ["-" * width for width in widths]
     return [
-        f"| {' | '.join(head)} |",
-        f"|{'---|' * len(head)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
+        f"| {' | '.join(map(str.ljust, row, widths))} |"
+        for row in (head, dashes, *rows)
     ]

@@ -8,7 +8,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from transformer_jax.files import write_whole
 from transformer_jax.models import num_parameters
 from transformer_jax.training.loop import train
 from transformer_jax.training.progress import say
+from transformer_jax.training.workdir import check_workdir
 from transformer_jax.translation import Translator
 
 _RESULT = "result.json"  # in the folder of a run
@@ -57,18 +58,24 @@ def run_rows(
     experiments: Mapping[str, ExperimentConfig],
     folder: Path,
     *,
+    rows: Collection[str],
     split: str,
     num_seeds: int,
     report: Callable[[Results], None],
 ) -> Results:
-    """Trains and scores each row with each seed; what is finished already is read.
+    """Trains and scores rows with each seed; what is finished already is read.
 
     Args:
-      experiments: by row, at the scale to run.
+      experiments: of all rows of the table, at the scale to run.
       folder: each run gets a folder ROW-SEED in it.
+      rows: to run; of the others, only what was finished before is read.
       split: to score, "validation" or "test".
       num_seeds: seeds are 0, 1, ...; a round of all rows for each.
       report: called with the results so far, at first and after each run.
+
+    Raises:
+      UserError: before any run, if the text of one is missing or its folder is that of
+        another config.
     """
     results: Results = {row: [] for row in experiments}
     waiting = []
@@ -77,13 +84,17 @@ def run_rows(
             config = dataclasses.replace(experiment, seed=seed)
             workdir = folder / f"{row}-{seed}"
             known = _known(config, workdir, split)
-            if known is None:
-                waiting.append((row, config, workdir))
-            else:
+            if known is not None:
                 results[row].append(known)
+            elif row in rows:
+                waiting.append((row, config, workdir))
+    for _, config, workdir in waiting:
+        check_workdir(config, workdir)
+    for data in dict.fromkeys(config.data for _, config, _ in waiting):
+        load_corpus(data)
     report(results)
     costs = [training_flops(config) for _, config, _ in waiting]
-    num_all = len(experiments) * num_seeds
+    num_all = len(rows) * num_seeds
     if waiting:
         _say_cost(len(waiting), num_all, sum(costs), waiting[0][1])
     start = time.perf_counter()
@@ -96,7 +107,12 @@ def run_rows(
             f"== run {place} of {num_all}: row {row}, seed {config.seed}; "
             f"{passed / 60:.1f} min so far{ahead}"
         )
-        results[row].append(_run(config, workdir, split))
+        result = _run(config, workdir, split)
+        say(
+            f"row {row}, seed {config.seed}: perplexity {result.perplexity:.3f}, BLEU "
+            f"{result.bleu_paper:.1f}, sacreBLEU {result.sacrebleu:.1f}"
+        )
+        results[row].append(result)
         results[row].sort(key=lambda result: result.seed)
         report(results)
         jax.clear_caches()  # the next row's programs are others
@@ -130,12 +146,14 @@ def _known(config: ExperimentConfig, workdir: Path, split: str) -> Result | None
     path = workdir / _RESULT
     if not path.exists():
         return None
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    result = stored["result"]
-    fields = {field.name for field in dataclasses.fields(Result)}
-    # Results of another version of this file are scored again, not trained again.
-    is_of_this = stored["config"] == _identity(config) and result.keys() == fields
-    return Result(**result) if is_of_this and result["split"] == split else None
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        result = Result(**stored["result"])
+        is_of_this = stored["config"] == _identity(config) and result.split == split
+    except (ValueError, TypeError, KeyError):
+        # Damaged, or by another version of this file: scored again, not trained again.
+        return None
+    return result if is_of_this else None
 
 
 def _identity(config: ExperimentConfig) -> dict[str, Any]:
@@ -147,6 +165,7 @@ def _identity(config: ExperimentConfig) -> dict[str, Any]:
 def _run(config: ExperimentConfig, workdir: Path, split: str) -> Result:
     train(config, workdir)
     pairs = load_corpus(config.data).split(split)
+    say(f"Translating the {len(pairs)} sentences of {split}.")
     # Of as many checkpoints as the row says: one in Table 3.
     translator = Translator.from_workdir(workdir, "average")
     scores, losses, hypotheses = evaluate(translator, pairs, config)
