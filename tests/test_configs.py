@@ -1,8 +1,10 @@
 """Tests of the files under configs/: all freeze, with the sizes that they promise."""
 
 import ast
+import dataclasses
 from pathlib import Path
 
+import printed
 import pytest
 
 from transformer_jax.command_line import load_experiment
@@ -13,7 +15,14 @@ from transformer_jax.training.optimizer import peak_learning_rate
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FILES = sorted(path.name for path in CONFIGS.glob("*.py"))
-EXPERIMENTS = [*FILES, "multi30k.py:tiny"]
+TABLE_3 = printed.table_3()
+EXPERIMENTS = [
+    *FILES,
+    "multi30k.py:tiny",
+    "base.py:en-fr",
+    "big.py:en-fr",
+    *(f"table3.py:{row}" for row in TABLE_3),
+]
 
 
 def load(experiment: str) -> ExperimentConfig:
@@ -21,8 +30,8 @@ def load(experiment: str) -> ExperimentConfig:
 
 
 def test_the_promised_files_are_there():
-    promised = {"base.py", "big.py", "files.py", "multi30k.py", "quickstart.py"}
-    assert promised <= set(FILES)
+    promised = "base big files multi30k quickstart table3"
+    assert {f"{name}.py" for name in promised.split()} <= set(FILES)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -51,14 +60,90 @@ def test_unknown_row_is_named_in_one_line(name):
     assert "\n" not in str(error.value)
 
 
-def test_unknown_row_names_the_rows():
-    with pytest.raises(UserError, match="expected tiny"):
-        load("multi30k.py:tinny")
+@pytest.mark.parametrize(
+    ("experiment", "rows"),
+    [
+        ("multi30k.py:tinny", "tiny or none"),
+        ("base.py:fr", "en-fr or none"),
+        ("big.py:fr", "en-fr or none"),
+        ("table3.py:A5", f"one of {', '.join(TABLE_3)}"),
+    ],
+)
+def test_unknown_row_names_the_rows(experiment, rows):
+    with pytest.raises(UserError, match=f"expected {rows}$"):
+        load(experiment)
 
 
 def test_base_and_big_are_the_papers_models():
     assert load("base.py") == ExperimentConfig()
     assert load("big.py").model == TransformerConfig.big()
+
+
+@pytest.mark.parametrize("name", ["base.py", "big.py"])
+def test_french_differs_by_its_language_vocabulary_and_dropout_only(name):
+    german = load(name)
+    expected = dataclasses.replace(
+        german,
+        # Section 5.1, and 6.1 on the big model's dropout; the base model has it anyway.
+        model=dataclasses.replace(german.model, vocab_size=32_000, dropout_rate=0.1),
+        data=dataclasses.replace(german.data, target_language="fr"),
+    )
+    assert load(f"{name}:en-fr") == expected
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_rows_of_table_3_are_as_printed(row):
+    config, cells = load(f"table3.py:{row}"), TABLE_3[row]
+    model, training = config.model, config.training
+    assert {
+        "N": model.num_layers,
+        "d_model": model.d_model,
+        "d_ff": model.d_ff,
+        "h": model.num_heads,
+        "d_k": model.d_k,
+        "d_v": model.d_v,
+        "dropout": model.dropout_rate,
+        "smoothing": training.label_smoothing,
+        "steps": training.steps,
+    }.items() <= cells.items()
+    assert model.positions == ("learned" if row == "E" else "sinusoidal")
+    assert config.checkpoint.average_last == 1
+    # All else is base's.
+    base = ExperimentConfig()
+    columns = "num_layers d_model d_ff num_heads d_k d_v dropout_rate positions"
+    same = {name: getattr(base.model, name) for name in columns.split()}
+    assert dataclasses.replace(model, **same) == base.model
+    assert training == dataclasses.replace(
+        base.training,
+        label_smoothing=training.label_smoothing,
+        steps=training.steps,
+    )
+    assert (config.data, config.optimizer) == (base.data, base.optimizer)
+
+
+def parameters_by_hand(row: str, vocab_size: int) -> float:
+    """Without biases in attention, one matrix of embeddings, post-norm."""
+    n, m, f, h, d_k, d_v = list(TABLE_3[row].values())[:6]
+    attention = 2 * m * h * d_k + 2 * m * h * d_v  # W^Q and W^K, W^V and W^O
+    feed_forward = m * f + f + f * m + m
+    norm = 2 * m
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    positions = 2 * 256 * m if row == "E" else 0  # of each stack
+    return n * (encoder + decoder) + vocab_size * m + positions
+
+
+# Rows D have base's shapes.
+@pytest.mark.parametrize("row", [row for row in TABLE_3 if row[0] != "D"])
+def test_number_of_parameters_of_table_3(row):
+    model = load(f"table3.py:{row}").model
+    number = num_parameters(model)
+    assert number == parameters_by_hand(row, 37_000)
+    if "parameters" in TABLE_3[row]:
+        # All that is printed fits some 41,000 word pieces, but the big model 36,000.
+        vocab_size = 36_000 if row == "big" else 41_100
+        millions = (number + (vocab_size - 37_000) * model.d_model) / 1e6
+        assert round(millions) == TABLE_3[row]["parameters"]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +152,9 @@ def test_base_and_big_are_the_papers_models():
         # Table 3 with 37,000 rows of embeddings.
         ("base.py", 63_045_632),
         ("big.py", 214_171_648),
+        # 5000 word pieces fewer.
+        ("base.py:en-fr", 63_045_632 - 5000 * 512),
+        ("big.py:en-fr", 214_171_648 - 5000 * 1024),
         # The sums in the files' comments.
         ("quickstart.py", 3 * (131_968 + 197_760) + 2000 * 128),
         # An encoder layer of d = 256, f = 512 has 4 d^2 + 2 d f + f + d + 4 d =
