@@ -17,7 +17,7 @@ import jax
 from transformer_jax.benchmark import matmul_rate, model_flops
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pipeline import rows_of_batch
-from transformer_jax.data.sources import load_corpus
+from transformer_jax.data.sources import load_split
 from transformer_jax.evaluation import evaluate
 from transformer_jax.files import write_whole
 from transformer_jax.models import num_parameters
@@ -146,7 +146,7 @@ def _identity(config: ExperimentConfig) -> dict[str, Any]:
 
 def _run(config: ExperimentConfig, workdir: Path, split: str) -> Result:
     train(config, workdir)
-    pairs = load_corpus(config.data).split(split)
+    pairs = load_split(config.data, split)
     # Of as many checkpoints as the row says: one in Table 3.
     translator = Translator.from_workdir(workdir, "average")
     scores, losses, hypotheses = evaluate(translator, pairs, config)
