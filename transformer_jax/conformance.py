@@ -105,7 +105,7 @@ PAPER = (
 # that each key of the config is here or above.
 IMMATERIAL = frozenset(
     """
-    seed model.max_length model.remat data.dir data.cache_dir data.held_out_pairs
+    seed model.max_length model.remat data.dir data.cache_dir data.held_out_pairs data.seed
     data.num_phrases training.max_tokens_per_device training.max_skipped_updates
     training.log_every_steps validation.every_steps validation.bleu_sentences
     validation.num_samples validation.metric checkpoint.keep_last
@@ -204,7 +204,7 @@ def _distance(config: ExperimentConfig, reference: Reference) -> float:
 class Table3Row(NamedTuple):
     """A model of Table 3: the base model with changes."""
 
-    name: str
+    name: str  # of its letter and place there; of configs/table3.py
     millions: int | None  # of parameters, as printed; None = blank, as base
     changes: Mapping[str, Any]  # by config key, to base
 
@@ -218,24 +218,24 @@ def _row(name: str, millions: int | None, **changes: Any) -> Table3Row:
 _BIG = dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3)
 TABLE_3 = (
     _row("base", 65),
-    _row("(A) h=1", None, num_heads=1, d_k=512, d_v=512),
-    _row("(A) h=4", None, num_heads=4, d_k=128, d_v=128),
-    _row("(A) h=16", None, num_heads=16, d_k=32, d_v=32),
-    _row("(A) h=32", None, num_heads=32, d_k=16, d_v=16),
-    _row("(B) d_k=16", 58, d_k=16),
-    _row("(B) d_k=32", 60, d_k=32),
-    _row("(C) N=2", 36, num_layers=2),
-    _row("(C) N=4", 50, num_layers=4),
-    _row("(C) N=8", 80, num_layers=8),
-    _row("(C) d_model=256", 28, d_model=256, d_k=32, d_v=32),
-    _row("(C) d_model=1024", 168, d_model=1024, d_k=128, d_v=128),
-    _row("(C) d_ff=1024", 53, d_ff=1024),
-    _row("(C) d_ff=4096", 90, d_ff=4096),
-    _row("(D) dropout 0.0", None, dropout_rate=0.0),
-    _row("(D) dropout 0.2", None, dropout_rate=0.2),
-    _row("(D) smoothing 0.0", None, label_smoothing=0.0),
-    _row("(D) smoothing 0.2", None, label_smoothing=0.2),
-    _row("(E) learned positions", None, positions="learned"),
+    _row("A1", None, num_heads=1, d_k=512, d_v=512),
+    _row("A2", None, num_heads=4, d_k=128, d_v=128),
+    _row("A3", None, num_heads=16, d_k=32, d_v=32),
+    _row("A4", None, num_heads=32, d_k=16, d_v=16),
+    _row("B1", 58, d_k=16),
+    _row("B2", 60, d_k=32),
+    _row("C1", 36, num_layers=2),
+    _row("C2", 50, num_layers=4),
+    _row("C3", 80, num_layers=8),
+    _row("C4", 28, d_model=256, d_k=32, d_v=32),
+    _row("C5", 168, d_model=1024, d_k=128, d_v=128),
+    _row("C6", 53, d_ff=1024),
+    _row("C7", 90, d_ff=4096),
+    _row("D1", None, dropout_rate=0.0),
+    _row("D2", None, dropout_rate=0.2),
+    _row("D3", None, label_smoothing=0.0),
+    _row("D4", None, label_smoothing=0.2),
+    _row("E", None, positions="learned"),
     _row("big", 213, **_BIG),
 )
 

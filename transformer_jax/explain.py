@@ -72,6 +72,7 @@ def learning_rates(config: ExperimentConfig) -> tuple[np.ndarray, np.ndarray]:
     """Steps from the first to the last, all or evenly spread, and the rate at each."""
     total, optimizer = config.training.steps, config.optimizer
     steps = np.linspace(1, total, min(total, _MOST_RATES)).round().astype(np.int32)
+    steps = np.union1d(steps, min(optimizer.warmup_steps, total))  # the peak
 
     def rate(step: Any) -> Any:
         return learning_rate(
