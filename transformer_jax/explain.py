@@ -287,21 +287,21 @@ def _memory_on(platform: str, config: ExperimentConfig, rows: int) -> TrainingMe
 
 
 def _times(config: ExperimentConfig, utilisation: float) -> list[str]:
-    counts = (1, PAPER_CHIPS)
-    lines = [
-        f"{'chip':<6}{'TFLOP/s':>9}"
-        + "".join(f"{f'on {n}':>12}{'memory of each':>18}" for n in counts)
-    ]
     flops = run_flops(config)
+    memory = {
+        n: _memory_on("tpu", config, _rows_at_once(config, n)).total
+        for n in (1, PAPER_CHIPS)
+    }
+    header = "".join(f"{f'on {n}':>12}{'memory of each':>18}" for n in memory)
+    lines = [f"{'chip':<6}{'TFLOP/s':>9}{header}"]
     chips = {name: (x.bfloat16_rate, x.memory_bytes) for name, x in CHIPS.items()}
     for name, (rate, capacity) in {"P100": (PAPER_RATES["P100"], 0), **chips}.items():
         line = f"{name:<6}{rate / 1e12:>9,.1f}"
-        for n in counts:
+        for n, num_bytes in memory.items():
             hours = predicted_hours(
                 flops, rate=rate, num_chips=n, utilisation=utilisation
             )
-            size = _memory_on("tpu", config, _rows_at_once(config, n)).total
-            share = f"{size / capacity:.0%}" if capacity else ""
+            share = f"{num_bytes / capacity:.0%}" if capacity else ""
             line += f"{_time(hours):>12}{share:>18}"
         lines.append(line)
     return lines
