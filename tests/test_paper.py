@@ -18,7 +18,7 @@ from transformer_jax.models import (
 )
 from transformer_jax.training.optimizer import learning_rate
 
-BATCH, SOURCE, TARGET, VOCAB, D_MODEL = 2, 7, 5, 23, 22
+SOURCE, TARGET, VOCAB, D_MODEL = 7, 5, 23, 22
 
 
 def normal(seed: int, *shape: int) -> jax.Array:
