@@ -139,10 +139,10 @@ def training_memory(
 
     With `remat`, the input of every layer and one decoder layer as above. Attention
     dropout, embeddings and the loss's chunk of logits are left out. XLA needs less
-    where it fuses or computes again: by its own analysis of the base model's step it
-    takes 0.97 of this estimate on a CPU in float32, 1.14 there in bfloat16, and 0.77 a
-    chip on 8 TPU v5e; of the big one's 0.64 there and 0.66 on 8 H200. On a CPU it undoes
-    most of `remat`.
+    where it fuses or computes again: by its own analysis the base model's step takes
+    0.97 of this estimate on a CPU in float32, 1.14 there in bfloat16, and 0.77 on each
+    of 8 TPU v5e; the big one's 0.64 on those and 0.66 on each of 8 H200. On a CPU it
+    undoes most of `remat`.
 
     Args:
       config: the model; an "auto" dtype counts as float32 (see `on_platform`).
