@@ -105,9 +105,10 @@ PAPER = (
 # that each key of the config is here or above.
 IMMATERIAL = frozenset(
     """
-    seed model.max_length model.remat data.dir data.cache_dir data.held_out_pairs data.seed
-    data.num_phrases training.max_tokens_per_device training.max_skipped_updates
-    training.log_every_steps validation.every_steps validation.bleu_sentences
+    seed model.max_length model.remat data.dir data.cache_dir data.held_out_pairs
+    data.seed data.num_phrases training.max_tokens_per_device
+    training.max_skipped_updates training.log_every_steps validation.every_steps
+    validation.bleu_sentences
     validation.num_samples validation.metric checkpoint.keep_last
     checkpoint.keep_every_steps decoding.n_best decoding.sampling_topk
     decoding.sampling_topp decoding.sampling_temperature decoding.batch_tokens
