@@ -225,7 +225,9 @@ class OptimizerConfig:
 class ValidationConfig:
     """What is measured on the validation set while training."""
 
-    every_steps: int = 1000
+    # As a validation saves too, a multiple of checkpoint.every_steps leaves checkpoints
+    # at equal distances to be averaged.
+    every_steps: int = 1500
     bleu_sentences: int = 200  # translated greedily for valid/bleu; 0 = none
     num_samples: int = 3  # of them, shown in the log
     metric: Literal["bleu", "loss"] = "bleu"  # what "best" means

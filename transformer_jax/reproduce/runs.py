@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 
-from transformer_jax.benchmark import matmul_rate, model_flops
+from transformer_jax.benchmark import matmul_rate
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.pipeline import rows_of_batch
+from transformer_jax.cost import paper_flops, run_flops
 from transformer_jax.data.sources import load_split
 from transformer_jax.evaluation import evaluate
 from transformer_jax.files import write_whole
@@ -82,7 +82,7 @@ def run_rows(
             else:
                 results[row].append(known)
     report(results)
-    costs = [training_flops(config) for _, config, _ in waiting]
+    costs = [run_flops(config) for _, config, _ in waiting]
     num_all = len(experiments) * num_seeds
     if waiting:
         _say_cost(len(waiting), num_all, sum(costs), waiting[0][1])
@@ -101,16 +101,6 @@ def run_rows(
         report(results)
         jax.clear_caches()  # the next row's programs are others
     return results
-
-
-def training_flops(config: ExperimentConfig) -> float:
-    """Counted model FLOPs of a whole training, as many source as target positions."""
-    length = config.data.row_length
-    rows = rows_of_batch(config.training.batch_tokens, length)
-    of_step = model_flops(
-        config.model, rows=rows, source_length=length, target_length=length
-    )
-    return config.training.steps * of_step
 
 
 def _say_cost(
@@ -168,8 +158,8 @@ def _run(config: ExperimentConfig, workdir: Path, split: str) -> Result:
         bleu_paper=scores.bleu_paper,
         training_s=training_s,
         matmul_rate=rate,
-        time_flops=training_s * rate,
-        model_flops=training_flops(config),
+        time_flops=paper_flops(training_s / 3600, num_chips=1, tflops=rate / 1e12),
+        model_flops=run_flops(config),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         machine=_machine(),
     )

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import time
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from transformer_jax.checkpointing import (
     steps_in,
 )
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.cost import spent_cost
 from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.pipeline import TrainingBatches, prefetch
 from transformer_jax.data.prepared import encoded, learned_vocabularies
@@ -162,6 +164,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
             Interruption(save_every_minutes=config.checkpoint.every_minutes)
         )
         step, is_stopping, is_early = first_step, False, False
+        start = time.perf_counter()
         for step, batch in enumerate(feed, start=first_step + 1):
             state, metrics = program.step(state, batch, dropout_key)
             progress.add(step, metrics)
@@ -192,6 +195,14 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
                 break
 
     # 6. The result.
+    cost = spent_cost(
+        config.model,
+        rows=batches.num_rows,
+        row_lengths=batches.row_lengths,
+        steps=step - first_step,
+        seconds=time.perf_counter() - start,
+    )
+    say(f"Cost of steps {first_step + 1} to {step}: {cost.line()}.")
     if is_stopping and step < config.training.steps:
         say(f"Interrupted: saved step {step}. The same command goes on from there.")
         raise Interrupted
