@@ -114,7 +114,7 @@ def test_the_graph_of_a_layer_is_what_its_function_depends_on(name):
 def reproduced(tmp_path_factory) -> tuple[Path, Any]:
     """All files at three sizes of each kind."""
     folder = tmp_path_factory.mktemp("table1") / "new"
-    sizes = measurement.Scale((64, 128), 64, (64, 128), 64, 0.0)
+    sizes = measurement.Scale((64, 128), 64, (64, 128), 64, 0.0, 30)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(measurement.SCALES, "smoke", sizes)
         printed = io.StringIO()
@@ -182,7 +182,7 @@ def test_the_files_hold_the_table_and_its_figure(reproduced):
     assert "restricted self-attention" in (folder / "table1.svg").read_text("utf-8")
     text = (folder / "table1.md").read_text("utf-8")
     assert (
-        "| convolution, contiguous | O(k·n·d²) | O(1) | 1 | O(n/k) | 27 | 80 |" in text
+        "| convolution, contiguous | O(k·n·d²) | O(1) | 1 | O(n/k) | 10 | 29 |" in text
     )
     assert "| self-attention | 2.00 | 2.00 |" in text
     assert "By operations, self-attention at d = 64 is cheaper than a recurrent" in text

@@ -224,16 +224,21 @@ def _least_time(run: Callable[[], Any], seconds: float) -> float:
     return min(times)
 
 
+def upper(sizes: Sequence[float]) -> slice:
+    """The upper half of the sizes, at the lower of which overhead prevails."""
+    return slice(min(len(sizes) // 2, len(sizes) - 2), None)
+
+
 def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The p of the closest costs ~ size^p: least squares of the logarithms.
 
-    Over the upper half of the sizes: at the lower ones overhead prevails.
+    Over the `upper` sizes.
 
     >>> round(exponent([1, 2, 4, 8], [7, 5, 16, 64]), 6)
     2.0
     """
-    first = min(len(sizes) // 2, len(sizes) - 2)
-    return float(np.polyfit(np.log(sizes[first:]), np.log(costs[first:]), 1)[0])
+    part = upper(sizes)
+    return float(np.polyfit(np.log(sizes[part]), np.log(costs[part]), 1)[0])
 
 
 def _growth(table: Table1, layer: Layer, axis: Axis) -> Growth:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import statistics
 from pathlib import Path
 
 from transformer_jax.complexity.layers import KERNEL_WIDTH, LAYERS, NEIGHBORHOOD
@@ -13,6 +14,7 @@ from transformer_jax.complexity.measurement import (
     ScaleName,
     Table1,
     measure,
+    upper,
 )
 from transformer_jax.files import write_whole
 
@@ -144,7 +146,10 @@ def _sentence(table: Table1, crossing: Crossing) -> str:
 
 
 def plot(table: Table1) -> dict[str, bytes]:
-    """The figure as "png" and "svg": measured points, dashed the formula's growth."""
+    """The figure as "png" and "svg": measured points, dashed the formula's growth.
+
+    The dashed lines run through the upper sizes, those of the exponents.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 8), layout="constrained")
@@ -159,7 +164,9 @@ def plot(table: Table1) -> dict[str, bytes]:
                 sizes, times, _MARKERS[index], color=colour, ms=5, label=layer.name
             )
             formula = [layer.operations(x.length, x.width) for x in points]
-            slope = [times[-1] * x / formula[-1] for x in formula]
+            pairs = list(zip(times, formula, strict=True))[upper(sizes)]
+            rate = statistics.geometric_mean([x / y for x, y in pairs])
+            slope = [rate * x for x in formula]
             grid[0, column].plot(sizes, slope, "--", color=colour, lw=1)
             memory = [point.temporary_bytes / 1e6 for point in points]
             style = f"{_MARKERS[index]}-"

@@ -73,9 +73,9 @@ def self_attention_mask(
     if neighborhood and are_worthwhile(segments.shape[1], neighborhood):
         return neighborhoods(segments, neighborhood)
     mask = segment_mask(segments, segments)
-    return (
-        mask & neighborhood_mask(mask.shape[3], neighborhood) if neighborhood else mask
-    )
+    if neighborhood:
+        mask &= neighborhood_mask(segments.shape[1], neighborhood)
+    return mask
 
 
 def ancestor_mask(
@@ -252,7 +252,8 @@ class MultiHeadAttention(nn.Module):
 
     The weights of every head are sown as "attention_weights" into the collection
     "intermediates": `apply(..., mutable=["intermediates"])` returns them, and without
-    it they cost nothing.
+    it they cost nothing. Those of a restricted attention are given over all pairs too, 0
+    where nothing is seen, and only then take memory of n squared.
     """
 
     num_heads: int
