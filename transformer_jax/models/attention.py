@@ -252,8 +252,8 @@ class MultiHeadAttention(nn.Module):
 
     The weights of every head are sown as "attention_weights" into the collection
     "intermediates": `apply(..., mutable=["intermediates"])` returns them, and without
-    it they cost nothing. Those of a restricted attention are given over all pairs too, 0
-    where nothing is seen, and only then take memory of n squared.
+    it they cost nothing. Those of a restricted attention too are of all pairs, 0 where
+    nothing is seen, and only then take memory that grows with n squared.
     """
 
     num_heads: int
