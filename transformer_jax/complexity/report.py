@@ -51,10 +51,10 @@ def markdown(table: Table1) -> str:
         f"{machine['device']} with {machine['cores']} cores, JAX {machine['jax']}, "
         f"{machine['date']}.",
         "",
-        f"The paper's formulas (its table has no projections, the last row), and what "
-        f"was counted in the graph of n = {sizes.graph_length} positions. Paths: layers "
-        "are stacked until every pair of positions is connected, in a causal layer "
-        "every pair that can be.",
+        "The paper's formulas (its table has no projections, the last row), and what "
+        f"was counted in the graph of n = {sizes.graph_length} positions. Paths: "
+        "layers are stacked until every pair of positions is connected, in a causal "
+        "layer every pair that can be.",
         "",
         *_path_rows(table),
         "",
