@@ -21,7 +21,7 @@ LAYERS = [
     ("inference",),
     ("translation",),
     ("evaluation", "visualization"),
-    ("training.validation", "training.workdir", "benchmark"),
+    ("training.validation", "training.workdir", "benchmark", "complexity"),
     ("training.loop", "compilation"),
     ("explain", "reproduce"),
     ("command_line",),

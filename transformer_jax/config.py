@@ -77,7 +77,8 @@ class TransformerConfig:
     # Activations of a layer are computed again in the backward pass, not kept: a third
     # more work for a fraction of the memory.
     remat: bool = False
-    # r of Table 1: encoder self-attention sees the r positions around its own; 0 = all.
+    # r of Table 1: encoder self-attention sees the r positions around its own, see
+    # `transformer_jax.models.neighborhoods`; 0 = all.
     encoder_neighborhood: int = 0
 
     def __post_init__(self) -> None:
