@@ -26,13 +26,17 @@ def main(arguments: Sequence[str]) -> None:
     """Parses the flags, evaluates, prints a table and writes the files."""
     parser = Parser(description="Scores a trained Transformer on a split.")
     parser.add_translator_flags()
-    parser.add_argument("--split", default="test", help="train, validation or test")
+    parser.add_argument(
+        "--split",
+        default="test",
+        help="train, validation, test, or test_filtered: sacreBLEU's wmt14",
+    )
     parser.add_argument("--data_dir", help="folder of the text, if it has moved")
     parser.add_argument("--output", help="default: WORKDIR/metrics.json")
     flags, _ = parser.parse(arguments)
 
     from transformer_jax.commands.score_table import score_table
-    from transformer_jax.data.sources import load_corpus
+    from transformer_jax.data.sources import load_split
     from transformer_jax.evaluation import evaluate
     from transformer_jax.trained_model import load_config
     from transformer_jax.translation import Translator
@@ -44,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
     if flags.data_dir:
         data = dataclasses.replace(config.data, dir=flags.data_dir)
         config = dataclasses.replace(config, data=data)
-    pairs = load_corpus(config.data).split(flags.split)
+    pairs = load_split(config.data, flags.split)
     checkpoint = flags.checkpoint or "latest"
     translator = Translator.from_workdir(workdir, checkpoint)
     translator = translator.with_decoding(**decoding_changes(flags))

@@ -41,6 +41,7 @@ def get_config(row: str = "") -> ConfigDict:
     config.checkpoint.every_steps = 600
     config.checkpoint.keep_last = 20
     config.checkpoint.average_last = 20
+    config.validation.every_steps = 3000  # a multiple, so that it saves none between
 
     if row == "en-fr":
         config.data.target_language = "fr"

@@ -366,14 +366,14 @@ def test_evaluation_prints_and_writes_scores_of_what_it_translated(
     assert metrics["num_sentences"] == len(hypotheses) >= 200 - held_out
     english = (data / "train.en").read_text(encoding="utf-8").splitlines()
     german = (data / "train.de").read_text(encoding="utf-8").splitlines()
-    from transformer_jax.data.sources import load_corpus
+    from transformer_jax.data.sources import load_split
     from transformer_jax.trained_model import load_config
 
     encoded = SentencePieceProcessor(
         model_file=str(workdir / "vocabulary.model")
     ).encode
     config = load_config(workdir)
-    split = load_corpus(config.data).split("train")
+    split = load_split(config.data, "train")
     assert set(split) <= set(zip(english, german, strict=True))
     expected = sacrebleu.corpus_bleu(hypotheses, [[target for _, target in split]])
     assert metrics["sacrebleu"] == pytest.approx(expected.score)

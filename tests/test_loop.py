@@ -74,7 +74,10 @@ def test_a_run_stopped_and_resumed_across_epochs_ends_bit_identical(
     _assert_identical(whole, load_params(tmp_path / "halves"))
 
     loop.train(_config(), tmp_path / "halves")
-    assert "is trained already: step 12" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "is trained already: step 12" in said
+    assert "Cost of steps 1 to 8: " in said
+    assert "Cost of steps 9 to 12: " in said
 
     with pytest.raises(UserError, match=r"training\.label_smoothing was 0\.1"):
         loop.train(_config(label_smoothing=0.2), tmp_path / "whole")

@@ -8,7 +8,12 @@ import pytest
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.pairs import Pair
-from transformer_jax.data.sources import decode_lines, load_corpus, read_lines
+from transformer_jax.data.sources import (
+    decode_lines,
+    load_corpus,
+    load_split,
+    read_lines,
+)
 from transformer_jax.errors import UserError
 
 PAIRS = [("one two", "eins zwei"), ("", "leer"), ("three", "drei ü 🙂")]
@@ -27,7 +32,7 @@ class Splits(NamedTuple):
 
 
 def splits_of(config: DataConfig) -> Splits:
-    return Splits(*map(load_corpus(config).split, Splits._fields))
+    return Splits(*(load_split(config, name) for name in Splits._fields))
 
 
 def load(folder: Path, **changes: Any) -> Splits:
@@ -51,9 +56,10 @@ def test_plain_files_are_read_line_by_line(tmp_path: Path) -> None:
     corpus = load_corpus(DataConfig(corpus="files", dir=str(tmp_path)))
     assert list(corpus.train) == list(corpus.train) == PAIRS
     assert (corpus.validation, corpus.test) == (PAIRS[:1], PAIRS[2:])
-    assert corpus.split("test") == PAIRS[2:]
+    config = DataConfig(corpus="files", dir=str(tmp_path))
+    assert load_split(config, "test") == PAIRS[2:]
     with pytest.raises(UserError, match="no split 'tset'"):
-        corpus.split("tset")
+        load_split(config, "tset")
 
 
 def test_languages_name_the_files(tmp_path: Path) -> None:

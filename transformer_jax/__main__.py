@@ -7,6 +7,7 @@ from transformer_jax.command_line import prepare_to_translate, run, use_huge_pag
 from transformer_jax.commands.benchmark import benchmark
 from transformer_jax.commands.compile import compile_for_chips
 from transformer_jax.commands.evaluate_files import evaluate_files
+from transformer_jax.commands.explain import explain
 from transformer_jax.commands.export_model import export_model
 from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.prepare_tfds import prepare_tfds
@@ -26,6 +27,7 @@ _COMMANDS = {
     "benchmark": benchmark,
     "compile": compile_for_chips,
     "reproduce": reproduce,
+    "explain": explain,
 }
 
 

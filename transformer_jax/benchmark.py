@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.config import ExperimentConfig, MeshConfig, TransformerConfig
+from transformer_jax.config import ExperimentConfig, MeshConfig
+from transformer_jax.cost import model_flops
 from transformer_jax.data.batch import Batch
 from transformer_jax.sharding import batch_sharding, make_mesh, to_global
 from transformer_jax.training.program import TrainingProgram
@@ -44,42 +45,6 @@ class BenchmarkReport:
             ("peak host memory", f"{self.peak_memory_mb:,.0f} MB"),
         ]
         return "\n".join(f"{name:<22} {value:>18}" for name, value in rows)
-
-
-def model_flops(
-    config: TransformerConfig, *, rows: int, source_length: int, target_length: int
-) -> float:
-    """Floating-point operations of a step's forward and backward pass.
-
-    Three times the forward pass, in which a product [m, k] x [k, n] counts 2 m n k and
-    everything else (look-ups, softmax, norms, dropout, the optimizer) nothing. Masked
-    positions count. With S source and T target positions a row, N layers, h heads,
-    m = d_model, f = d_ff and vocabulary V:
-
-        QO = 2 m h (d_k + d_v)      W^Q and W^O, a query position
-        KV = 2 m h (d_k + d_v)      W^K and W^V, a key position
-        A  = 2 h (d_k + d_v)        Q K^T and weights V, a pair of positions
-        F  = 4 m f                  feed-forward, a position
-        encoder layer = S (QO + KV + F) + S S A
-        decoder layer = T (QO + KV + F) + T T A + T QO + S KV + T S A
-        forward = rows (N (encoder layer + decoder layer) + 2 T m V)
-
-    Args:
-      config: the model.
-      rows: of the batch.
-      source_length: S, padding included.
-      target_length: T, padding included.
-    """
-    source, target, m = source_length, target_length, config.d_model
-    heads = config.num_heads * (config.d_k + config.d_v)
-    projections = 2 * m * heads  # QO, and as many KV
-    pair = 2 * heads
-    position = 2 * projections + 4 * m * config.d_ff
-    encoder = source * position + source * source * pair
-    decoder = target * position + target * target * pair
-    decoder += (target + source) * projections + target * source * pair
-    logits = 2 * target * m * config.vocab_size
-    return 3.0 * rows * (config.num_layers * (encoder + decoder) + logits)
 
 
 def matmul_rate(dtype: str, size: int = 2048) -> float:

@@ -20,8 +20,8 @@ from jax.experimental import topologies
 from jax.sharding import Mesh
 
 from transformer_jax import hlo
-from transformer_jax.benchmark import model_flops
 from transformer_jax.config import ExperimentConfig, MeshConfig, nearest
+from transformer_jax.cost import model_flops
 from transformer_jax.data.batch import Batch
 from transformer_jax.data.pipeline import rows_of_batch
 from transformer_jax.errors import UserError

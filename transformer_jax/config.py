@@ -77,7 +77,8 @@ class TransformerConfig:
     # Activations of a layer are computed again in the backward pass, not kept: a third
     # more work for a fraction of the memory.
     remat: bool = False
-    # r of Table 1: encoder self-attention sees the r positions around its own; 0 = all.
+    # r of Table 1: encoder self-attention sees the r positions around its own, see
+    # `transformer_jax.models.neighborhoods`; 0 = all.
     encoder_neighborhood: int = 0
 
     def __post_init__(self) -> None:
@@ -225,7 +226,9 @@ class OptimizerConfig:
 class ValidationConfig:
     """What is measured on the validation set while training."""
 
-    every_steps: int = 1000
+    # As a validation saves too, a multiple of checkpoint.every_steps leaves checkpoints
+    # at equal distances to be averaged.
+    every_steps: int = 1500
     bleu_sentences: int = 200  # translated greedily for valid/bleu; 0 = none
     num_samples: int = 3  # of them, shown in the log
     metric: Literal["bleu", "loss"] = "bleu"  # what "best" means

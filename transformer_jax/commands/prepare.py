@@ -21,8 +21,8 @@ def prepare(arguments: Sequence[str]) -> None:
     flags, overrides = parser.parse(arguments, takes_config=True)
     config = load_experiment(flags.config, overrides)
 
+    from transformer_jax.data import prepared
     from transformer_jax.data.pipeline import TrainingBatches
-    from transformer_jax.data.prepared import encoded, learned_vocabularies
     from transformer_jax.data.sources import load_corpus
 
     def say(line: str) -> None:
@@ -30,26 +30,21 @@ def prepare(arguments: Sequence[str]) -> None:
 
     start = time.monotonic()
     train = load_corpus(config.data, say=say).train
-    vocabularies = learned_vocabularies(config, train, say)
-    store = encoded(config, train, vocabularies, say)
+    _, store = prepared.prepare(config, train, say)
     batches = TrainingBatches(
         store,
         batch_tokens=config.training.batch_tokens,
         row_length=config.data.row_length,
         seed=config.seed,
     )
-    prepared = time.monotonic()
+    ready = time.monotonic()
     for step in range(_TIMED_BATCHES):
         tokens = int((batches.batch(step).target_segments > 0).sum())
-    batch_time = (time.monotonic() - prepared) / _TIMED_BATCHES
-    counts = store.counts
+    batch_time = (time.monotonic() - ready) / _TIMED_BATCHES
     rows = {
-        "pairs": f"{counts.kept:,}",
-        "left out": f"{counts.empty:,} with an empty side, {counts.too_long:,} of more "
-        f"than {config.data.max_length} tokens",
-        "tokens": f"{len(store.ids):,}",
+        "tokens": f"{len(store.ids):,} of {len(store):,} pairs",
         "steps an epoch": f"{batches.steps_per_epoch:,.1f}, {batches.fill:.1%} full",
-        "ready after": f"{prepared - start:.1f} s",
+        "ready after": f"{ready - start:.1f} s",
         "batches": f"{tokens / batch_time:,.0f} target tokens/s, on one core",
         "kept in": f"{store.folder}",
     }

@@ -23,10 +23,57 @@ from transformer_jax.data.tokenizer import (
     Vocabularies,
     train_tokenizer,
 )
+from transformer_jax.errors import UserError
 
 # Pairs that a vocabulary is learned from; more do not change it noticeably.
 _SAMPLED_PAIRS = 500_000
 _PART = 1 << 15  # pairs encoded, and written, at a time
+
+
+def prepare(
+    config: ExperimentConfig,
+    train: Pairs,
+    say: Say,
+    *,
+    vocabularies: Vocabularies | None = None,
+) -> tuple[Vocabularies, TokenStore]:
+    """The vocabularies of a run and its training pairs as ids.
+
+    Args:
+      config: whose `data`, `tokenizer` and `model.vocab_size` count.
+      train: the training text.
+      say: takes lines for the user.
+      vocabularies: of a run that has some; else they are learned.
+
+    Raises:
+      UserError: text that cannot be read, or too little of it.
+    """
+    if vocabularies is None:
+        vocabularies = learned_vocabularies(config, train, say)
+    store = encoded(config, train, vocabularies, say)
+    require_examples("training", store, config, say)
+    return vocabularies, store
+
+
+def require_examples(
+    name: str, store: TokenStore, config: ExperimentConfig, say: Say
+) -> None:
+    """Says how many pairs were left out and why.
+
+    Raises:
+      UserError: none is left.
+    """
+    counts = store.counts
+    shown = (
+        f"{counts.kept:,} kept, {counts.empty:,} with an empty side, "
+        f"{counts.too_long:,} of more than {config.data.max_length} tokens"
+    )
+    say(f"{name} pairs: {shown}")
+    if not counts.kept:
+        raise UserError(
+            f"no {name} pairs are left: {shown}: bring other text, or raise "
+            "data.max_length"
+        )
 
 
 def learned_vocabularies(

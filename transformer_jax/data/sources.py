@@ -23,6 +23,7 @@ import numpy as np
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.cache import cached
+from transformer_jax.data.filtered_test import filtered_test
 from transformer_jax.data.pairs import ListedPairs, Pair, Pairs, as_line
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.data.progress import Say, counted
@@ -44,12 +45,24 @@ class Corpus:
     validation: list[Pair]
     test: list[Pair]
 
-    def split(self, name: str) -> list[Pair]:
-        """The pairs of "train", "validation" or "test"."""
-        splits = ("train", "validation", "test")
-        if name not in splits:
-            raise UserError(f"no split {name!r}, expected one of {', '.join(splits)}")
-        return list(getattr(self, name))
+
+def load_split(
+    config: DataConfig, name: str, *, say: Say = lambda _: None
+) -> list[Pair]:
+    """The pairs of "train", "validation", "test" or "test_filtered".
+
+    The last is sacreBLEU's `wmt14`, for models of whatever corpus: see
+    `transformer_jax.data.filtered_test`.
+
+    Raises:
+      UserError: no such split, or as `load_corpus`.
+    """
+    splits = ("train", "validation", "test", "test_filtered")
+    if name not in splits:
+        raise UserError(f"no split {name!r}, expected one of {', '.join(splits)}")
+    if name == "test_filtered":
+        return filtered_test(config.source_language, config.target_language)
+    return list(getattr(load_corpus(config, say=say), name))
 
 
 def load_corpus(config: DataConfig, *, say: Say = lambda _: None) -> Corpus:

@@ -3,8 +3,10 @@
 from transformer_jax.models.attention import (
     MultiHeadAttention,
     causal_mask,
+    restricted_attention,
     scaled_dot_product_attention,
     segment_mask,
+    self_attention_mask,
 )
 from transformer_jax.models.layers import FeedForward, Residual, sinusoidal_positions
 from transformer_jax.models.precision import Precision
@@ -31,7 +33,9 @@ __all__ = [
     "num_parameters",
     "parameter_shapes",
     "precision_of",
+    "restricted_attention",
     "scaled_dot_product_attention",
     "segment_mask",
+    "self_attention_mask",
     "sinusoidal_positions",
 ]

@@ -4,7 +4,7 @@ Axes: b batch, q query, k key, h heads, d d_k, v d_v, m d_model.
 
 A sequence is a row of tokens with a row of *segments* beside it: 0 for padding, 1, 2, …
 for the sentences that share the row. An unpacked batch has segments 0 and 1 only. Masks
-are boolean, True = may attend, and all of them are made here.
+are boolean, True = may attend, and are made here and in `neighborhoods`.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from transformer_jax.models.layers import dropout
+from transformer_jax.models.neighborhoods import (
+    Neighborhoods,
+    all_pairs,
+    are_worthwhile,
+    key_blocks,
+    neighborhood_mask,
+    neighborhoods,
+    query_blocks,
+)
 from transformer_jax.models.precision import Precision
 
 Mask = Bool[Array, "#batch #heads #query #key"]
@@ -47,6 +56,26 @@ def causal_mask(length: int) -> Bool[Array, "batch=1 heads=1 query key"]:
            [1, 1, 1]], dtype=int32)
     """
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+
+def self_attention_mask(
+    segments: Int[Array, "batch length"], neighborhood: int = 0
+) -> Mask | Neighborhoods:
+    """Which positions of a row see each other: those of a segment, r around each.
+
+    Args:
+      segments: of the row.
+      neighborhood: r, see `neighborhoods`; 0 = all.
+
+    Returns:
+      A mask of all pairs, or of those in blocks where that is less work.
+    """
+    if neighborhood and are_worthwhile(segments.shape[1], neighborhood):
+        return neighborhoods(segments, neighborhood)
+    mask = segment_mask(segments, segments)
+    if neighborhood:
+        mask &= neighborhood_mask(segments.shape[1], neighborhood)
+    return mask
 
 
 def ancestor_mask(
@@ -118,6 +147,47 @@ def scaled_dot_product_attention(
     return jnp.einsum("bhqk,bkhv->bqhv", dropped.astype(value.dtype), value), weights
 
 
+def restricted_attention(
+    query: Float[Array, "batch length heads d_k"],
+    key: Float[Array, "batch length heads d_k"],
+    value: Float[Array, "batch length heads d_v"],
+    mask: Neighborhoods,
+    *,
+    dropout_rate: float = 0.0,
+    rng: Key[Array, ""] | None = None,
+    dropout_rows: Int[Array, " batch"] | None = None,
+) -> tuple[
+    Float[Array, "batch length heads d_v"],
+    Float[Array, "batch blocks heads query key"],
+]:
+    """As `scaled_dot_product_attention`, of a row with itself, at a cost of r * n * d.
+
+    The arguments are the same but for the mask. No array here grows with n squared.
+
+    Returns:
+      The attended values, and the weights before dropout: of the pairs in blocks, which
+      `all_pairs` spreads out.
+    """
+    batch, length = query.shape[:2]
+    blocks, size = mask.allowed.shape[1:3]
+
+    def as_rows(x: Array) -> Array:  # each block a row of its own
+        return x.reshape(batch * blocks, *x.shape[2:])
+
+    rows = jnp.arange(batch) if dropout_rows is None else dropout_rows
+    heads, weights = scaled_dot_product_attention(
+        as_rows(query_blocks(query, size)),
+        as_rows(key_blocks(key, size, mask.size)),
+        as_rows(key_blocks(value, size, mask.size)),
+        as_rows(mask.allowed)[:, None],
+        dropout_rate=dropout_rate,
+        rng=rng,
+        dropout_rows=(rows[:, None] * blocks + jnp.arange(blocks)[None]).ravel(),
+    )
+    heads = heads.reshape(batch, blocks * size, *heads.shape[2:])
+    return heads[:, :length], weights.reshape(batch, blocks, *weights.shape[1:])
+
+
 class KeyBlock(NamedTuple):
     """Some of the keys of an attention, and what stands with them."""
 
@@ -182,7 +252,8 @@ class MultiHeadAttention(nn.Module):
 
     The weights of every head are sown as "attention_weights" into the collection
     "intermediates": `apply(..., mutable=["intermediates"])` returns them, and without
-    it they cost nothing.
+    it they cost nothing. Those of a restricted attention too are of all pairs, 0 where
+    nothing is seen, and only then take memory that grows with n squared.
     """
 
     num_heads: int
@@ -207,7 +278,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Array, "batch query d_model"],
         context: Float[Array, "batch key d_model"],
-        mask: Mask | None = None,
+        mask: Mask | Neighborhoods | None = None,
         dropout_rows: Int[Array, " batch"] | None = None,
     ) -> Float[Array, "batch query d_model"]:
         """The output for queries from `x`, keys and values from `context`.
@@ -234,20 +305,25 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "batch query d_model"],
         key: Float[Array, "batch key heads d_k"],
         value: Float[Array, "batch key heads d_v"],
-        mask: Mask | None = None,
+        mask: Mask | Neighborhoods | None = None,
         dropout_rows: Int[Array, " batch"] | None = None,
     ) -> Float[Array, "batch query d_model"]:
         """The output for queries from `x` and keys and values already projected."""
+        query = self.precision.einsum("bqm,mhd->bqhd", x, self.w_query)
         uses_dropout = self.dropout_rate > 0 and dropout_rows is not None
-        heads, weights = scaled_dot_product_attention(
-            self.precision.einsum("bqm,mhd->bqhd", x, self.w_query),
-            key,
-            value,
-            mask,
-            dropout_rate=self.dropout_rate,
-            rng=self.make_rng("dropout") if uses_dropout else None,
-            dropout_rows=dropout_rows,
-        )
+        options: Any = {
+            "dropout_rate": self.dropout_rate,
+            "rng": self.make_rng("dropout") if uses_dropout else None,
+            "dropout_rows": dropout_rows,
+        }
+        if isinstance(mask, Neighborhoods):
+            heads, weights = restricted_attention(query, key, value, mask, **options)
+            if self.is_mutable_collection("intermediates"):  # else never n * n of them
+                weights = all_pairs(weights, x.shape[1])
+        else:
+            heads, weights = scaled_dot_product_attention(
+                query, key, value, mask, **options
+            )
         self.sow("intermediates", "attention_weights", weights)
         return self.precision.einsum("bqhv,hvm->bqm", heads, self.w_output)
 

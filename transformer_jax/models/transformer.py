@@ -17,6 +17,7 @@ from transformer_jax.models.attention import (
     ancestor_mask,
     causal_mask,
     segment_mask,
+    self_attention_mask,
 )
 from transformer_jax.models.layers import (
     Dropout,
@@ -26,6 +27,7 @@ from transformer_jax.models.layers import (
     positions_in_segments,
     sinusoidal_positions,
 )
+from transformer_jax.models.neighborhoods import Neighborhoods
 from transformer_jax.models.precision import Precision
 
 _FIRST_KEYS = 64  # of a cache's first block: a product of a size that pays
@@ -69,7 +71,7 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "batch source d_model"],
-        mask: Bool[Array, "batch heads=1 source source"],
+        mask: Bool[Array, "batch heads=1 source source"] | Neighborhoods,
         dropout_rows: Int[Array, " batch"] | None,
     ) -> Float[Array, "batch source d_model"]:
         """The source after this layer."""
@@ -293,7 +295,7 @@ class Transformer(nn.Module):
     ) -> Float[Array, "batch source d_model"]:
         """The encoder's output for each source token."""
         segments = _segments_or_ones(source, source_segments)
-        mask = segment_mask(segments, segments)
+        mask = self_attention_mask(segments, self.config.encoder_neighborhood)
         positions = positions_in_segments(segments)
         rows = None if deterministic else first_row + jnp.arange(len(source))
         x = self._embed("source", source, positions, source.shape[1])

@@ -14,10 +14,10 @@ from typing import Any
 
 import jax
 
-from transformer_jax.benchmark import matmul_rate, model_flops
+from transformer_jax.benchmark import matmul_rate
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.pipeline import rows_of_batch
-from transformer_jax.data.sources import load_corpus
+from transformer_jax.cost import paper_flops, run_flops
+from transformer_jax.data.sources import load_split
 from transformer_jax.evaluation import evaluate
 from transformer_jax.files import write_whole
 from transformer_jax.models import num_parameters
@@ -91,9 +91,9 @@ def run_rows(
     for _, config, workdir in waiting:
         check_workdir(config, workdir)
     for data in dict.fromkeys(config.data for _, config, _ in waiting):
-        load_corpus(data)
+        load_split(data, split)
     report(results)
-    costs = [training_flops(config) for _, config, _ in waiting]
+    costs = [run_flops(config) for _, config, _ in waiting]
     num_all = len(rows) * num_seeds
     if waiting:
         _say_cost(len(waiting), num_all, sum(costs), waiting[0][1])
@@ -117,16 +117,6 @@ def run_rows(
         report(results)
         jax.clear_caches()  # the next row's programs are others
     return results
-
-
-def training_flops(config: ExperimentConfig) -> float:
-    """Counted model FLOPs of a whole training, as many source as target positions."""
-    length = config.data.row_length
-    rows = rows_of_batch(config.training.batch_tokens, length)
-    of_step = model_flops(
-        config.model, rows=rows, source_length=length, target_length=length
-    )
-    return config.training.steps * of_step
 
 
 def _say_cost(
@@ -164,7 +154,7 @@ def _identity(config: ExperimentConfig) -> dict[str, Any]:
 
 def _run(config: ExperimentConfig, workdir: Path, split: str) -> Result:
     train(config, workdir)
-    pairs = load_corpus(config.data).split(split)
+    pairs = load_split(config.data, split)
     say(f"Translating the {len(pairs)} sentences of {split}.")
     # Of as many checkpoints as the row says: one in Table 3.
     translator = Translator.from_workdir(workdir, "average")
@@ -187,8 +177,8 @@ def _run(config: ExperimentConfig, workdir: Path, split: str) -> Result:
         bleu_paper=scores.bleu_paper,
         training_s=training_s,
         matmul_rate=rate,
-        time_flops=training_s * rate,
-        model_flops=training_flops(config),
+        time_flops=paper_flops(training_s / 3600, num_chips=1, tflops=rate / 1e12),
+        model_flops=run_flops(config),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         machine=_machine(),
     )

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import time
 from pathlib import Path
 
 import jax
@@ -16,9 +17,10 @@ from transformer_jax.checkpointing import (
     steps_in,
 )
 from transformer_jax.config import ExperimentConfig
+from transformer_jax.cost import spent_cost
 from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.pipeline import TrainingBatches, prefetch
-from transformer_jax.data.prepared import encoded, learned_vocabularies
+from transformer_jax.data.prepared import prepare, require_examples
 from transformer_jax.data.sources import load_corpus
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Vocabularies
@@ -74,7 +76,6 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
     # 2. Text -> batches.
     corpus = load_corpus(config.data, say=say)
     vocabularies, examples = _prepared(config, workdir, corpus.train)
-    _require_examples("training", examples, config)
     batches = TrainingBatches(
         examples,
         batch_tokens=config.training.batch_tokens,
@@ -162,6 +163,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
             Interruption(save_every_minutes=config.checkpoint.every_minutes)
         )
         step, is_stopping, is_early = first_step, False, False
+        start = time.perf_counter()
         for step, batch in enumerate(feed, start=first_step + 1):
             state, metrics = program.step(state, batch, dropout_key)
             progress.add(step, metrics)
@@ -192,6 +194,14 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
                 break
 
     # 6. The result.
+    cost = spent_cost(
+        config.model,
+        rows=batches.num_rows,
+        row_lengths=batches.row_lengths,
+        steps=step - first_step,
+        seconds=time.perf_counter() - start,
+    )
+    say(f"Cost of steps {first_step + 1} to {step}: {cost.line()}.")
     if is_stopping and step < config.training.steps:
         say(f"Interrupted: saved step {step}. The same command goes on from there.")
         raise Interrupted
@@ -228,39 +238,21 @@ def _prepared(
     """
     if not processes.is_first():
         processes.wait_for_all("text prepared")
+    vocabularies = None
     if (workdir / "config.json").exists():
         vocabularies = Vocabularies.load(workdir, shared=config.tokenizer.shared)
-    else:
-        vocabularies = learned_vocabularies(config, train, say)
-    examples = encoded(config, train, vocabularies, say)
+    prepared = prepare(config, train, say, vocabularies=vocabularies)
     if processes.is_first():
         processes.wait_for_all("text prepared")
-    return vocabularies, examples
+    return prepared
 
 
 def _validation_examples(
     pairs: list[Pair], vocabularies: Vocabularies, config: ExperimentConfig
 ) -> TokenStore:
     examples = TokenStore.of(vocabularies.encode(pairs), config.data.max_length)
-    _require_examples("validation", examples, config)
+    require_examples("validation", examples, config, say)
     return examples
-
-
-def _require_examples(
-    name: str, examples: TokenStore, config: ExperimentConfig
-) -> None:
-    """Says how many pairs were left out and why; refuses to go on without any."""
-    counts = examples.counts
-    shown = (
-        f"{counts.kept} kept, {counts.empty} with an empty side, {counts.too_long} of "
-        f"more than {config.data.max_length} tokens"
-    )
-    say(f"{name} pairs: {shown}")
-    if not counts.kept:
-        raise UserError(
-            f"no {name} pairs are left: {shown}: bring other text, or raise "
-            "data.max_length"
-        )
 
 
 def _say_batches(batches: TrainingBatches, layout: BatchLayout) -> None:

@@ -1,0 +1,304 @@
+"""What the paper says, by config key; where a config deviates, and where it is silent.
+
+Section numbers are those of "Attention Is All You Need" (Vaswani et al. 2017).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from transformer_jax.config import ExperimentConfig, freeze
+
+Size = Literal["base", "big"]
+Pair = Literal["EN-DE", "EN-FR"]
+
+
+class Reference(NamedTuple):
+    """One of the four models that the paper trained for Table 2."""
+
+    size: Size
+    pair: Pair
+
+    def __str__(self) -> str:
+        """As in "big EN-FR"."""
+        return f"{self.size} {self.pair}"
+
+
+class PaperValue(NamedTuple):
+    """What the paper sets a config key to."""
+
+    key: str
+    section: str  # of the paper; "" = it does not say, and this was chosen here
+    base: Any  # of base EN-DE
+    others: Mapping[str, Any] = {}  # of "big", "EN-FR" or "big EN-FR" where they differ
+
+    def of(self, reference: Reference) -> Any:
+        """The value of one of the paper's models."""
+        names = str(reference), reference.size, reference.pair
+        return next((self.others[n] for n in names if n in self.others), self.base)
+
+
+_SPACING = "Section 6.1, ten minutes of its steps"
+
+PAPER = (
+    PaperValue("model.vocab_size", "Section 5.1", 37_000, {"EN-FR": 32_000}),
+    PaperValue("model.num_layers", "Section 3.1", 6),
+    PaperValue("model.d_model", "Section 3.1, Table 3", 512, {"big": 1024}),
+    PaperValue("model.d_ff", "Section 3.3, Table 3", 2048, {"big": 4096}),
+    PaperValue("model.num_heads", "Section 3.2.2, Table 3", 8, {"big": 16}),
+    PaperValue("model.d_k", "Section 3.2.2", 64),
+    PaperValue("model.d_v", "Section 3.2.2", 64),
+    PaperValue(
+        "model.dropout_rate",
+        "Sections 5.4 and 6.1, Table 3",
+        0.1,
+        {"big": 0.3, "big EN-FR": 0.1},
+    ),
+    PaperValue("model.attention_dropout_rate", "Section 5.4", 0.0),
+    PaperValue("model.norm", "Section 3.1", "post"),
+    PaperValue("model.positions", "Section 3.5", "sinusoidal"),
+    PaperValue("model.share_embeddings", "Section 3.4", True),
+    PaperValue("model.encoder_neighborhood", "Section 4", 0),
+    PaperValue("model.dtype", "", "auto"),
+    PaperValue("model.matmul_dtype", "", "auto"),
+    PaperValue("data.corpus", "Section 5.1, WMT 2014", "tfds"),
+    PaperValue("data.dataset", "Section 5.1", "wmt14_translate"),
+    PaperValue("data.source_language", "Section 5.1", "en"),
+    PaperValue("data.target_language", "Section 5.1", "de", {"EN-FR": "fr"}),
+    PaperValue("data.train", "Section 5.1", ("train",)),
+    PaperValue("data.validation", "Section 6.2, newstest2013", "validation"),
+    PaperValue("data.test", "Section 6.1, newstest2014", "test"),
+    PaperValue("data.max_length", "", 256),
+    PaperValue("data.row_length", "", 256),
+    PaperValue("tokenizer.algorithm", "Section 5.1", "bpe"),
+    PaperValue("tokenizer.shared", "Section 5.1", True),
+    PaperValue("training.steps", "Section 5.2", 100_000, {"big": 300_000}),
+    PaperValue("training.batch_tokens", "Section 5.1", 25_000),
+    PaperValue("training.label_smoothing", "Section 5.4", 0.1),
+    PaperValue("training.early_stop_validations", "Section 5.2", 0),
+    PaperValue("optimizer.factor", "Section 5.3", 1.0),
+    PaperValue("optimizer.warmup_steps", "Section 5.3", 4000),
+    PaperValue("optimizer.cooldown_steps", "Section 5.3", 0),
+    PaperValue("optimizer.b1", "Section 5.3", 0.9),
+    PaperValue("optimizer.b2", "Section 5.3", 0.98),
+    PaperValue("optimizer.eps", "Section 5.3", 1e-9),
+    PaperValue("optimizer.clip_norm", "Section 5.3", 0.0),
+    PaperValue("checkpoint.every_steps", _SPACING, 1500, {"big": 600}),
+    PaperValue("checkpoint.every_minutes", _SPACING, 0.0),
+    PaperValue("checkpoint.average_last", "Section 6.1", 5, {"big": 20}),
+    PaperValue("decoding.beam_size", "Section 6.1", 4),
+    PaperValue("decoding.length_penalty", "Section 6.1", 0.6),
+    PaperValue("decoding.length_penalty_form", "Section 6.1", "gnmt"),
+    PaperValue("decoding.coverage_penalty", "Section 6.1", 0.0),
+    PaperValue("decoding.early_stopping", "Section 6.1", True),
+    PaperValue("decoding.min_length", "Section 6.1", 0),
+    PaperValue("decoding.max_length", "Section 6.1", 0),
+    PaperValue("decoding.max_length_factor", "Section 6.1", 1.0),
+    PaperValue("decoding.max_extra_length", "Section 6.1", 50),
+    PaperValue("decoding.no_repeat_ngram_size", "Section 6.1", 0),
+    PaperValue("decoding.sampling", "Section 6.1", False),
+)
+
+# Keys that change neither the model that is trained nor what it translates: where data
+# lies, what is shown, kept or measured on the way, how the work is spread. A test asks
+# that each key of the config is here or above.
+IMMATERIAL = frozenset(
+    """
+    seed model.max_length model.remat data.dir data.cache_dir data.held_out_pairs
+    data.seed data.num_phrases training.max_tokens_per_device
+    training.max_skipped_updates training.log_every_steps validation.every_steps
+    validation.bleu_sentences
+    validation.num_samples validation.metric checkpoint.keep_last
+    checkpoint.keep_every_steps decoding.n_best decoding.sampling_topk
+    decoding.sampling_topp decoding.sampling_temperature decoding.batch_tokens
+    mesh.data mesh.fsdp mesh.tensor
+    """.split()
+)
+
+
+def paper_experiment(reference: Reference) -> ExperimentConfig:
+    """The experiment that the table above describes."""
+    groups: dict[str, dict[str, Any]] = {}
+    for paper in PAPER:
+        group, name = paper.key.split(".")
+        groups.setdefault(group, {})[name] = paper.of(reference)
+    checkpoint = groups["checkpoint"]
+    checkpoint["keep_last"] = checkpoint["average_last"]
+    return freeze({**groups, "validation": {"every_steps": checkpoint["every_steps"]}})
+
+
+class Deviation(NamedTuple):
+    """A key with another value than the paper's."""
+
+    key: str
+    value: Any
+    expected: Any
+    section: str  # "" = the paper does not say
+
+    def __str__(self) -> str:
+        """As in "model.norm is pre; the paper: post (Section 3.1)"."""
+        value, expected = (
+            ", ".join(x) if isinstance(x, tuple) else x
+            for x in (self.value, self.expected)
+        )
+        source = f"the paper: {expected} ({self.section})"
+        if not self.section:
+            source = f"{expected} was chosen where the paper is silent"
+        return f"{self.key} is {value}; {source}"
+
+
+def value_of(config: ExperimentConfig, key: str) -> Any:
+    """The value of a dotted key.
+
+    >>> value_of(ExperimentConfig(), "model.norm")
+    'post'
+    """
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def deviations(config: ExperimentConfig, reference: Reference) -> list[Deviation]:
+    """Every point in which the config is not the paper's model `reference`."""
+    found = [
+        Deviation(paper.key, value, expected, paper.section)
+        for paper in PAPER
+        if (value := value_of(config, paper.key)) != (expected := paper.of(reference))
+    ]
+    spacing, validation = config.checkpoint.every_steps, config.validation.every_steps
+    # A validation saves too: what is averaged would not be as far apart as it should.
+    if config.checkpoint.average_last > 1 and validation % spacing:
+        multiple = f"a multiple of checkpoint.every_steps {spacing}"
+        key = "validation.every_steps"
+        found.append(Deviation(key, validation, multiple, _SPACING))
+    return found
+
+
+def nearest_reference(config: ExperimentConfig) -> Reference:
+    """The paper's model that the config is like.
+
+    French among the languages means EN-FR; the size is that of the nearer model, by the
+    sum of the logarithms of the ratios of their numbers.
+    """
+    languages = config.data.source_language, config.data.target_language
+    pair: Pair = "EN-FR" if "fr" in languages else "EN-DE"
+    references = Reference("base", pair), Reference("big", pair)
+    return min(references, key=lambda reference: _distance(config, reference))
+
+
+def _distance(config: ExperimentConfig, reference: Reference) -> float:
+    pairs = [
+        (value_of(config, paper.key), paper.of(reference))
+        for paper in PAPER
+        if paper.key.startswith("model.")
+    ]
+    return sum(
+        abs(math.log(value / expected))
+        if isinstance(value, int | float) and value > 0 and expected > 0
+        else float(value != expected)
+        for value, expected in pairs
+    )
+
+
+class Table3Row(NamedTuple):
+    """A model of Table 3: the base model with changes."""
+
+    name: str  # of its letter and place there; of configs/table3.py
+    millions: int | None  # of parameters, as printed; None = blank, as base
+    changes: Mapping[str, Any]  # by config key, to base
+
+
+def _row(name: str, millions: int | None, **changes: Any) -> Table3Row:
+    groups = {"label_smoothing": "training"}
+    keys = {f"{groups.get(k, 'model')}.{k}": value for k, value in changes.items()}
+    return Table3Row(name, millions, keys)
+
+
+_BIG = dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3)
+TABLE_3 = (
+    _row("base", 65),
+    _row("A1", None, num_heads=1, d_k=512, d_v=512),
+    _row("A2", None, num_heads=4, d_k=128, d_v=128),
+    _row("A3", None, num_heads=16, d_k=32, d_v=32),
+    _row("A4", None, num_heads=32, d_k=16, d_v=16),
+    _row("B1", 58, d_k=16),
+    _row("B2", 60, d_k=32),
+    _row("C1", 36, num_layers=2),
+    _row("C2", 50, num_layers=4),
+    _row("C3", 80, num_layers=8),
+    _row("C4", 28, d_model=256, d_k=32, d_v=32),
+    _row("C5", 168, d_model=1024, d_k=128, d_v=128),
+    _row("C6", 53, d_ff=1024),
+    _row("C7", 90, d_ff=4096),
+    _row("D1", None, dropout_rate=0.0),
+    _row("D2", None, dropout_rate=0.2),
+    _row("D3", None, label_smoothing=0.0),
+    _row("D4", None, label_smoothing=0.2),
+    _row("E", None, positions="learned"),
+    _row("big", 213, **_BIG),
+)
+
+
+def table_3_row(config: ExperimentConfig) -> Table3Row | None:
+    """The row of Table 3 whose model and smoothing the config has, if there is one.
+
+    The vocabulary is left out: the paper does not say which its rows had.
+    """
+    found = {
+        deviation.key: deviation.value
+        for deviation in deviations(config, Reference("base", "EN-DE"))
+        if deviation.section
+        and deviation.key != "model.vocab_size"
+        and deviation.key.startswith(("model.", "training.label_smoothing"))
+    }
+    return next((row for row in TABLE_3 if row.changes == found), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A point that the paper leaves open, and what is done here, in every config."""
+
+    name: str  # as in the README's "Where this differs from the paper"
+    text: str
+
+
+CHOICES = (
+    Choice(
+        "Label smoothing",
+        "the paper gives epsilon = 0.1 alone. The gold token has 1 - epsilon, each "
+        "other one epsilon / (V - 1); perplexity is without smoothing.",
+    ),
+    Choice(
+        "Initial values",
+        "none are given. Weight matrices are Xavier uniform, embeddings normal with "
+        "deviation d_model^-0.5, biases zero; attention projects without biases.",
+    ),
+    Choice(
+        "Packing",
+        "the paper batches sentences of similar length. Several share a row of "
+        "data.row_length positions here, kept apart by masks; pairs with a side of "
+        "more than data.max_length tokens, of which it says nothing, are left out.",
+    ),
+    Choice(
+        "Word pieces",
+        "the paper has BPE for EN-DE and word pieces for EN-FR, and names no program. "
+        "Both are SentencePiece BPE of the raw text, with byte fallback.",
+    ),
+    Choice(
+        "Number formats",
+        "none are given. Parameters, softmax, norms and loss are float32, activations "
+        "and products float32 on a CPU and bfloat16 elsewhere.",
+    ),
+    Choice(
+        "Checkpoints",
+        "the paper saves every ten minutes. Here that is a number of steps, by its "
+        "step times: 1,500 for base and 600 for big.",
+    ),
+    Choice(
+        "Parameters",
+        "the vocabularies of Table 3 are not given. With 41,000 pieces all printed "
+        "figures but big's come out, with 37,000 base has 63.0M and big 214.2M.",
+    ),
+)
