@@ -10,7 +10,7 @@ PACKAGE = "transformer_jax"
 
 # Lowest first. A file may import its own layer's room and all layers below.
 LAYERS = [
-    ("errors",),
+    ("errors", "tables"),
     ("config", "files", "significance"),
     ("models", "decoding", "metrics", "data", "sharding", "processes", "hlo"),
     ("training.loss", "training.optimizer", "training.writer", "cost", "conformance"),
@@ -31,6 +31,7 @@ LAYERS = [
 # What each room may import of the package, where that is less than all below it.
 ALLOWED = {
     "errors": (),
+    "tables": (),
     "config": ("errors",),
     "files": (),
     "data": ("data", "config", "errors", "files"),

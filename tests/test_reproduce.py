@@ -20,7 +20,7 @@ from transformer_jax.config import ExperimentConfig, freeze
 from transformer_jax.errors import UserError
 from transformer_jax.reproduce.ordering import compare, ranking
 from transformer_jax.reproduce.scales import require_text, scaled
-from transformer_jax.reproduce.tables import TABLE_2, TABLE_3, TABLE_4, TRANSLATORS
+from transformer_jax.tables import TABLE_2, TABLE_3, TABLE_4, TRANSLATORS
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 EXPERIMENTS = [
@@ -320,10 +320,10 @@ def test_table_4_is_printed_and_written(
 ):
     main(["reproduce", "table4", f"--output={tmp_path}"])
     out, err = capsys.readouterr()
-    assert (tmp_path / "TABLE.md").read_text() == out
+    assert (tmp_path / "table4.md").read_text() == out
     assert str(tmp_path) in err
     lines = [line for line in out.splitlines() if "Transformer" in line]
     assert len(lines) == 2
     assert all("not run" in line for line in lines)
-    values = json.loads((tmp_path / "TABLE.json").read_text())
+    values = json.loads((tmp_path / "table4.json").read_text())
     assert [tuple(row["paper"].values()) for row in values["rows"]] == printed.table_4()

@@ -296,9 +296,9 @@ def test_two_rows_from_text_to_table(
     command = ["reproduce", "table3", "--scale=smoke", "--rows=A1,base"]
     main([*command, f"--output={tmp_path}"])
     out, err = capsys.readouterr()
-    assert (tmp_path / "TABLE.md").read_text() == out
+    assert (tmp_path / "table3.md").read_text() == out
     assert "== run 2 of 2: row A1, seed 0" in err
-    values = json.loads((tmp_path / "TABLE.json").read_text())
+    values = json.loads((tmp_path / "table3.json").read_text())
     rows = {row["row"]: row["runs"] for row in values["rows"]}
     (base,), (one_head,) = rows["base"], rows["A1"]
     assert not any(rows[row] for row in rows if row not in ("base", "A1"))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from transformer_jax.config import ExperimentConfig, freeze
+from transformer_jax.tables import TABLE_3, Variation
 
 Size = Literal["base", "big"]
 Pair = Literal["EN-DE", "EN-FR"]
@@ -202,58 +203,32 @@ def _distance(config: ExperimentConfig, reference: Reference) -> float:
     )
 
 
-class Table3Row(NamedTuple):
-    """A model of Table 3: the base model with changes."""
-
-    name: str  # of its letter and place there; of configs/table3.py
-    millions: int | None  # of parameters, as printed; None = blank, as base
-    changes: Mapping[str, Any]  # by config key, to base
-
-
-def _row(name: str, millions: int | None, **changes: Any) -> Table3Row:
-    groups = {"label_smoothing": "training"}
-    keys = {f"{groups.get(k, 'model')}.{k}": value for k, value in changes.items()}
-    return Table3Row(name, millions, keys)
-
-
-_BIG = dict(d_model=1024, d_ff=4096, num_heads=16, dropout_rate=0.3)
-TABLE_3 = (
-    _row("base", 65),
-    _row("A1", None, num_heads=1, d_k=512, d_v=512),
-    _row("A2", None, num_heads=4, d_k=128, d_v=128),
-    _row("A3", None, num_heads=16, d_k=32, d_v=32),
-    _row("A4", None, num_heads=32, d_k=16, d_v=16),
-    _row("B1", 58, d_k=16),
-    _row("B2", 60, d_k=32),
-    _row("C1", 36, num_layers=2),
-    _row("C2", 50, num_layers=4),
-    _row("C3", 80, num_layers=8),
-    _row("C4", 28, d_model=256, d_k=32, d_v=32),
-    _row("C5", 168, d_model=1024, d_k=128, d_v=128),
-    _row("C6", 53, d_ff=1024),
-    _row("C7", 90, d_ff=4096),
-    _row("D1", None, dropout_rate=0.0),
-    _row("D2", None, dropout_rate=0.2),
-    _row("D3", None, label_smoothing=0.0),
-    _row("D4", None, label_smoothing=0.2),
-    _row("E", None, positions="learned"),
-    _row("big", 213, **_BIG),
-)
-
-
-def table_3_row(config: ExperimentConfig) -> Table3Row | None:
+def table_3_row(config: ExperimentConfig) -> Variation | None:
     """The row of Table 3 whose model and smoothing the config has, if there is one.
 
     The vocabulary is left out: the paper does not say which its rows had.
     """
-    found = {
+    found = _model_deviations(config)
+    return next((x for x in TABLE_3 if _model_deviations(_changed(x)) == found), None)
+
+
+def _changed(row: Variation) -> ExperimentConfig:
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in row.changes.items():
+        group, name = key.split(".")
+        groups.setdefault(group, {})[name] = value
+    return freeze(groups)
+
+
+def _model_deviations(config: ExperimentConfig) -> dict[str, Any]:
+    """What the model and its smoothing are unlike the base model, by config key."""
+    return {
         deviation.key: deviation.value
         for deviation in deviations(config, Reference("base", "EN-DE"))
         if deviation.section
         and deviation.key != "model.vocab_size"
         and deviation.key.startswith(("model.", "training.label_smoothing"))
     }
-    return next((row for row in TABLE_3 if row.changes == found), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -214,8 +214,8 @@ def _parameters(config: ExperimentConfig) -> list[str]:
     lines.append(f"{'in all':<36}{total:>14,}")
     row = table_3_row(config)
     if row is not None:
-        printed = "blank" if row.millions is None else f"{row.millions} million"
-        lines.append(f"{f'Table 3, row {row.name}':<36}{printed:>14}")
+        printed = "blank" if row.parameters is None else f"{row.parameters} million"
+        lines.append(f"{f'Table 3, row {row.row}':<36}{printed:>14}")
     return lines
 
 
@@ -336,8 +336,8 @@ def _checkpoints(config: ExperimentConfig) -> list[str]:
 def _deviations(config: ExperimentConfig, reference: Reference) -> list[str]:
     found = [str(deviation) for deviation in deviations(config, reference)]
     row = table_3_row(config)
-    if row is not None and row.name not in ("base", "big"):
-        found.append(f"the model is that of Table 3, row {row.name}")
+    if row is not None and row.row not in ("base", "big"):
+        found.append(f"the model is that of Table 3, row {row.row}")
     return found or ["none"]
 
 

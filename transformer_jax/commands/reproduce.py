@@ -12,7 +12,7 @@ from transformer_jax.config import ExperimentConfig, nearest
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
 from transformer_jax.reproduce.scales import NAMES, require_text, scaled
-from transformer_jax.reproduce.tables import TABLE_3, TRANSLATORS
+from transformer_jax.tables import TABLE_3, TRANSLATORS
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
 _TABLES = ("table1", "table2", "table3", "table4")
@@ -72,7 +72,7 @@ def reproduce(arguments: Sequence[str]) -> None:
         from transformer_jax.reproduce.report import table_4
 
         _write(output, *table_4())
-        _print(output)
+        _print(output, flags.table)
 
 
 def _train(flags: argparse.Namespace, output: Path) -> None:
@@ -110,7 +110,7 @@ def _train(flags: argparse.Namespace, output: Path) -> None:
         num_seeds=flags.seeds,
         report=write,
     )
-    _print(output)
+    _print(output, flags.table)
 
 
 def _chosen_rows(flags: argparse.Namespace, known: list[str]) -> list[str]:
@@ -144,10 +144,11 @@ def _make_folder(output: Path) -> None:
 
 def _write(output: Path, text: str, values: dict[str, Any]) -> None:
     _make_folder(output)
-    write_whole(output / "TABLE.md", text.encode())
-    write_whole(output / "TABLE.json", f"{json.dumps(values, indent=2)}\n".encode())
+    name = values["table"]
+    write_whole(output / f"{name}.md", text.encode())
+    write_whole(output / f"{name}.json", f"{json.dumps(values, indent=2)}\n".encode())
 
 
-def _print(output: Path) -> None:
-    print((output / "TABLE.md").read_text(encoding="utf-8"), end="")
-    print(f"written to {output}/TABLE.md and TABLE.json", file=sys.stderr)
+def _print(output: Path, name: str) -> None:
+    print((output / f"{name}.md").read_text(encoding="utf-8"), end="")
+    print(f"written to {output}/{name}.md and {name}.json", file=sys.stderr)

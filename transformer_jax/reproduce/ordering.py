@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.reproduce.runs import Results
-from transformer_jax.reproduce.tables import TABLE_3, Variation
+from transformer_jax.tables import TABLE_3, Variation
 
 # What is compared with the paper: our figure, the paper's, and which is better.
 _MEASURES = {

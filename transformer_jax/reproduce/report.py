@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_jax.reproduce.ordering import compare_rows, in_words, mean
 from transformer_jax.reproduce.runs import Result, Results
-from transformer_jax.reproduce.tables import (
+from transformer_jax.tables import (
     BIG_EN_FR_IN_TEXT,
     TABLE_2,
     TABLE_3,
