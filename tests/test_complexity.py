@@ -135,6 +135,7 @@ FORWARD = {
 }
 
 
+@pytest.mark.slow
 def test_operations_are_those_of_the_products_by_hand(reproduced):
     points = reproduced[1]["points"]
     assert len(points) == 3 * len(FORWARD)
@@ -145,6 +146,7 @@ def test_operations_are_those_of_the_products_by_hand(reproduced):
         assert point["temporary_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_operations_grow_as_the_formulas_of_table_1(reproduced):
     exponents = {
         "self-attention": (2, 1),
@@ -173,6 +175,7 @@ def test_self_attention_is_cheaper_than_recurrence_where_n_is_less_than_d():
     assert measurement.crossing(lengths, [x * 100 for x in ratios]) is None
 
 
+@pytest.mark.slow
 def test_the_files_hold_the_table_and_its_figure(reproduced):
     folder, values = reproduced
     assert {path.name for path in folder.iterdir()} == {
@@ -195,6 +198,7 @@ def test_an_unknown_scale_is_refused():
         complexity.measure(unknown)
 
 
+@pytest.mark.slow
 def test_crossovers_outside_of_what_was_measured_are_told(reproduced):
     values = reproduced[1]
     points = tuple(measurement.Point(**x) for x in values["points"])

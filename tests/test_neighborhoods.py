@@ -113,6 +113,7 @@ def encode(model: Any, params: Any, *arrays: jax.Array) -> jax.Array:
     return model.apply(params, *arrays, method="encode")
 
 
+@pytest.mark.slow
 def test_the_encoder_in_blocks_gives_what_it_gives_masked(monkeypatch):
     model, params = make_model(encoder_neighborhood=5, remat=True)
     ids, segments = source(BATCH, 101), jnp.asarray(packed_segments(101))
@@ -250,6 +251,7 @@ def test_dropout_of_a_row_is_a_function_of_key_and_row_alone():
     assert (first[3:29, :, 0:32] != second[3:29, :, 32:64]).any()
 
 
+@pytest.mark.slow
 def test_blocks_need_no_more_messages_between_devices_than_all_pairs():
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2), jax.devices()[:8])
     ids = source(8, 101)

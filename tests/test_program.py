@@ -105,7 +105,17 @@ def assert_same_run(one: Any, other: tuple[np.ndarray, Any]) -> None:
     )
 
 
-@pytest.mark.parametrize("name", MESHES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "data 8",
+        "data 2 x fsdp 2 x tensor 2",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("fsdp 8", "tensor 2 x data 4")
+        ),
+    ],
+)
 def test_losses_with_dropout_are_the_same_on_any_mesh(name, on_one_device):
     *run, layout = train(MESHES[name], 8)
     assert layout.num_empty_rows == 0
