@@ -226,7 +226,7 @@ def test_without_tensorflow_the_extra_and_its_size_are_named(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     message = error_of(DataConfig(dir=str(tmp_path)))
-    assert 'pip install "transformer_jax[wmt]"' in message
+    assert "pip install tensorflow-cpu" in message
     assert "1.3 GB installed" in message
 
 

@@ -23,7 +23,7 @@ def prepare_tfds(arguments: Sequence[str]) -> None:
         prog="python -m transformer_jax prepare-tfds",
         description="Downloads a WMT corpus and prepares it for --config.data.corpus="
         "tfds, by tensorflow-datasets. Needed once, with TensorFlow (pip install "
-        '"transformer_jax[wmt]"); training reads the result without it. Run again, it '
+        "tensorflow-cpu); training reads the result without it. Run again, it "
         "goes on with the archives that are there.",
         epilog=_NEEDS,
     )

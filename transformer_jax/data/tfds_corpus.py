@@ -198,7 +198,7 @@ def _not_prepared(config: DataConfig) -> UserError:
         found = f"no {config.dataset} of {' or '.join(names)} in {data_dir(config)}"
     return UserError(
         f"{found}; prepare it once with `{prepare_command(config)}` (which needs pip "
-        'install "transformer_jax[wmt]"), or use your own text files: '
+        "install tensorflow-cpu), or use your own text files: "
         "--config.data.corpus=files --config.data.dir=DIR"
     )
 
