@@ -60,7 +60,8 @@ def _require_tensorflow() -> None:
     if importlib.util.find_spec("tensorflow") is None:
         raise UserError(
             "TensorFlow is not installed, which preparing needs and reading does not: "
-            "pip install tensorflow-cpu (0.3 GB to download, 1.3 GB installed), here or in an environment of its own"
+            "pip install tensorflow-cpu (0.3 GB to download, 1.3 GB installed), here "
+            "or in an environment of its own"
         )
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no remarks on the processor
 
