@@ -1,6 +1,7 @@
 """The commands as a user meets them: what they write, and how they refuse."""
 
 import gzip
+import io
 import json
 import os
 import shutil
@@ -235,6 +236,7 @@ def test_training_refuses_bad_text_and_leaves_no_run(
         (["--config=configs/none.py"], ["no config file configs/none.py"]),
         (["--config.seed"], ["--config.seed has no value"]),
         (["--config=configs"], ["no config file configs"]),
+        (["--config=a.py", "--config=b.py"], ["--config is given 2 times"]),
         ([*SMALL, "--config.model.droput_rate=0"], ["droput_rate", "dropout_rate?"]),
         ([*SMALL, "--config.modle.d_ff=1"], ["modle", "model?"]),
         ([*SMALL, "--config.model.d_ff"], ["--config.model.d_ff", "VALUE"]),
@@ -600,6 +602,16 @@ def test_an_unknown_command_names_the_nearest(refusal: Callable[..., str]) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's settings")
+def test_a_terminal_without_unicode_gets_a_question_mark(monkeypatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    monkeypatch.setattr("sys.argv", ["x"])
+    with pytest.raises(SystemExit) as ended:
+        command_line.run(lambda _: print("5 █"))
+    sys.stdout.flush()
+    assert (ended.value.code, shown.getvalue()) == (0, b"5 ?\n")
+
+
 def test_a_process_starts_anew_once_with_its_arguments_and_the_users_settings() -> None:
     code = (
         "import os, sys; from transformer_jax.command_line import use_huge_pages; "

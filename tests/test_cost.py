@@ -99,8 +99,7 @@ def test_what_was_spent_is_told_with_its_rate():
     cost = spent_cost(TINY, rows=3, row_lengths=(5, 7), steps=11, seconds=90.0)
     assert cost.flops == 11 * step
     assert cost.line() == (
-        f"{11 * step:.3g} model FLOPs in 0.03 hours, {11 * step / 90 / 1e12:.2f} "
-        "TFLOP/s"
+        f"{11 * step:.3g} model FLOPs in 1.5 min, {11 * step / 90 / 1e12:.3g} TFLOP/s"
     )
 
 

@@ -120,6 +120,8 @@ def test_mistakes_are_one_line(reference: str, tmp_path: Path) -> None:
         ([right], "--reference"),
         ([against], "--hypothesis"),
         ([right, against, "--target_language=German"], "is German"),
+        ([right, against, "--target_language=DE"], "is DE"),
+        ([right, against, against], "--reference is given 2 times"),
         ([right, against, "--target-language=de"], "--target_language?"),
         ([right, against, "--output=/none/x"], "no folder /none"),
         ([right, against, f"--output={reference}"], "--output is the --reference"),

@@ -130,7 +130,7 @@ def test_the_text_says_what_base_is_and_costs():
         "Table 3, row base 65 million",
         "peak 0.000699 at step 4,000",  # (512 * 4000)^-0.5
         "25,000 a side, in 104 rows of 256 + 256 positions",
-        "3.3e+18 for its base EN-DE: 12 hours x 8 P100 x 9.5 TFLOPS",
+        "3.3e+18 for the paper's base EN-DE, by its method: 12 hours x 8 P100 x 9.5",
         "at 50% of a chip's bfloat16 rate",
         "averaged are the last 5, of steps 94,500, 96,000, 97,500, 99,000, 100,000",
         "Deviations from the paper's base EN-DE none Where",

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from transformer_jax.config import DataConfig, ExperimentConfig, freeze
 from transformer_jax.data import prepared
+from transformer_jax.data.cache import making
 from transformer_jax.data.pairs import ListedPairs, Pair
 from transformer_jax.data.prepared import encoded, learned_vocabularies
 from transformer_jax.data.sources import load_corpus
@@ -108,15 +110,47 @@ def test_an_interrupted_preparation_goes_on(
     assert store.digest == TokenStore.of(vocabularies.encode(TEXT), 40).digest
 
 
-def test_a_damaged_store_is_made_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ids", "lengths"])
+def test_a_damaged_store_is_mended_from_the_damaged_part_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(prepared, "_PART", 100)
     config = config_in(tmp_path)
     vocabularies = learned_vocabularies(config, ListedPairs(TEXT), quiet)
     store = encoded(config, ListedPairs(TEXT), vocabularies, quiet)
     assert store.folder is not None
-    ids = store.folder / "ids"
-    ids.write_bytes(ids.read_bytes()[:-2])
-    mended = encoded(config, ListedPairs(TEXT), vocabularies, quiet)
+    path = store.folder / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # of 900 pairs, in the fifth hundred
+    path.write_bytes(content)
+    said: list[str] = []
+    mended = encoded(config, ListedPairs(TEXT), vocabularies, said.append)
+    assert said == ["preparing goes on after pair 400"]
     assert mended.digest == store.digest
+    assert TokenStore.open(store.folder) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", None])
+def test_a_damaged_vocabulary_or_choice_is_made_anew(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    write_files(tmp_path)
+    config = dataclasses.replace(
+        config_in(tmp_path / "cache"),
+        data=held_out_config(tmp_path),
+    )
+    corpus = load_corpus(config.data)
+    vocabularies = learned_vocabularies(config, corpus.train, quiet)
+    kept = [x for x in (tmp_path / "cache").iterdir() if x.suffix != ".lock"]
+    assert len(kept) == 2
+    for path in kept:
+        damaged = bytearray(path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        path.write_bytes(damaged if content is None else content)
+    again = load_corpus(config.data)
+    assert (again.validation, again.test) == (corpus.validation, corpus.test)
+    learned = learned_vocabularies(config, again.train, quiet)
+    assert learned.digest == vocabularies.digest
 
 
 def test_a_sample_is_even_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +180,8 @@ def test_two_processes_prepare_once(tmp_path: Path) -> None:
         "'num_phrases': 2000, 'cache_dir': sys.argv[1]}})\n"
         "train, said = load_corpus(config.data).train, []\n"
         "vocabularies = learned_vocabularies(config, train, said.append)\n"
-        "print(len(said), encoded(config, train, vocabularies, said.append).digest)\n"
+        "num_learned = sum(line.startswith('learning') for line in said)\n"
+        "print(num_learned, encoded(config, train, vocabularies, said.append).digest)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     root = Path(__file__).parent.parent
@@ -155,7 +190,7 @@ def test_two_processes_prepare_once(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     outputs = sorted(process.communicate(timeout=120)[0].split() for process in running)
-    assert [said for said, _ in outputs] == ["0", "1"]  # one of them learned
+    assert [number for number, _ in outputs] == ["0", "1"]
     assert outputs[0][1] == outputs[1][1]
 
 
@@ -167,22 +202,85 @@ def test_a_cache_that_cannot_be_made_is_a_user_error(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_what_is_held_out_is_chosen_once(tmp_path: Path) -> None:
+def write_files(folder: Path) -> None:
     for side, language in enumerate(("en", "de")):
         lines = "".join(f"{pair[side]}\n" for pair in TEXT)
-        (tmp_path / f"train.{language}").write_text(lines)
-    config = DataConfig(
+        (folder / f"train.{language}").write_text(lines)
+
+
+def held_out_config(folder: Path) -> DataConfig:
+    return DataConfig(
         corpus="files",
-        dir=str(tmp_path),
+        dir=str(folder),
         validation="",
         test="",
         held_out_pairs=20,
-        cache_dir=str(tmp_path / "cache"),
+        max_length=40,
+        row_length=40,
+        cache_dir=str(folder / "cache"),
     )
+
+
+def test_what_is_held_out_is_chosen_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(tmp_path)
+    config = held_out_config(tmp_path)
     first = load_corpus(config)
+    # The second time the text is not looked through.
+    monkeypatch.setattr("transformer_jax.data.sources._Smallest", None)
     again = load_corpus(config)
     assert (first.validation, first.test) == (again.validation, again.test)
     assert first.train.digest == again.train.digest
-    (kept,) = (tmp_path / "cache").glob("held_out-*.json")
-    kept.write_text('[[["a", "b"]], [["c", "d"]]]')  # what is there is believed
-    assert load_corpus(config).validation == [("a", "b")]
+    other = dataclasses.replace(config, seed=1)
+    with pytest.raises(TypeError):
+        load_corpus(other)
+
+
+def test_a_prepared_cache_can_be_read_where_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_in(tmp_path)
+    vocabularies = learned_vocabularies(config, ListedPairs(TEXT), quiet)
+    store = encoded(config, ListedPairs(TEXT), vocabularies, quiet)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a lock is taken")
+
+    monkeypatch.setattr("transformer_jax.data.cache.making", refuse)
+    monkeypatch.setattr(prepared, "making", refuse)
+    assert learned_vocabularies(config, ListedPairs(TEXT), quiet).digest
+    same = encoded(config, ListedPairs(TEXT), vocabularies, quiet)
+    assert same.digest == store.digest
+
+
+def test_a_full_disk_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_in(tmp_path)
+    vocabularies = learned_vocabularies(config, ListedPairs(TEXT), quiet)
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(UserError) as error:
+        encoded(config, ListedPairs(TEXT), vocabularies, quiet)
+    assert f"cannot keep prepared text in {tmp_path} (No space left" in str(error.value)
+
+
+def test_who_waits_for_another_process_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+    entered = threading.Event()
+
+    def wait() -> None:
+        with making(tmp_path / "x", said.append):
+            entered.set()
+
+    with making(tmp_path / "x", quiet):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert not entered.wait(0.2)
+    thread.join(10)
+    assert entered.is_set()
+    assert said == [f"waiting for another process, which prepares {tmp_path / 'x'}"]

@@ -244,7 +244,8 @@ def refusal(
         (["table33"], ["no table table33", "table3?"]),
         (["table5x", "--scale=smoke"], ["no table table5x"]),
         (["table3", "--scale=tiny"], ["--scale is tiny", "paper, smoke, small"]),
-        (["table3", "--seeds=0"], ["--seeds is 0", "1 or more"]),
+        (["table3", "--seeds=0"], ["--seeds is 0", "at least 1"]),
+        (["table3", "--seeds=2000000000"], ["at most 100"]),
         (["table3", "--seeds=two"], ["--seeds", "'two'"]),
         (["table3", "--rows="], ["--rows is empty"]),
         (["table3", "--rows=A9"], ["table3 at --scale=paper has no row A9", "A1"]),
@@ -285,7 +286,7 @@ def test_a_file_as_output_is_refused(
     monkeypatch.setattr(transformer_jax, "complexity", None, raising=False)
     (tmp_path / "file").write_text("mine")
     error = refusal(table, f"--output={tmp_path / 'file'}")
-    assert f"cannot make --output {tmp_path / 'file'}" in error
+    assert f"--output {tmp_path / 'file'} is a file, expected a folder" in error
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -84,7 +84,10 @@ def test_a_writer_goes_on_where_the_last_one_was_left(tmp_path: Path) -> None:
     assert store.counts == FilterCounts(kept=3, empty=1)
 
 
-@pytest.mark.parametrize("record", ["", "{}", '{"pairs_read": 2, "num_ids": 9}'])
+@pytest.mark.parametrize(
+    "record",
+    ["", "{}", "[{}]", '[{"pairs_read": -3, "num_ids": -9, "counts": {}}]', "[3]"],
+)
 def test_a_record_that_cannot_be_trusted_begins_anew(
     tmp_path: Path, record: str
 ) -> None:

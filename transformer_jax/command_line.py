@@ -4,6 +4,7 @@ import argparse
 import ast
 import hashlib
 import importlib.util
+import io
 import os
 import platform
 import sys
@@ -107,6 +108,7 @@ class Parser(argparse.ArgumentParser):
                 overrides[key] = value
             else:
                 rest.append(argument)
+        self._refuse_repeated(rest)
         # Before argparse looks: it would rather say what is missing.
         for name, equals, value in (argument.partition("=") for argument in rest):
             if name in self._option_string_actions and equals and not value:
@@ -117,6 +119,16 @@ class Parser(argparse.ArgumentParser):
                     known.append("--config.KEY")
                 raise UserError(f"no flag {name}{nearest(name, known)}")
         return self.parse_args(rest), overrides
+
+    def _refuse_repeated(self, arguments: Sequence[str]) -> None:
+        """Argparse would take the last value of a flag and forget the others."""
+        names = [argument.partition("=")[0] for argument in arguments]
+        for name, action in self._option_string_actions.items():
+            is_list = isinstance(action, argparse._AppendAction)
+            if name.startswith("--") and names.count(name) > 1 and not is_list:
+                raise UserError(
+                    f"{name} is given {names.count(name)} times, expected once"
+                )
 
 
 def require_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -313,6 +325,10 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
     0 = done; 2 = a mistake of the user's, one line on standard error; 130 =
     interrupted.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal without Unicode gets a question mark for what it cannot show.
+            stream.reconfigure(errors="replace")
     if sys.stderr is None:  # closed: what is said there is said to nobody
         sys.stderr = open(os.devnull, "w")
     logging.set_verbosity(logging.WARNING)

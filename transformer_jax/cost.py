@@ -108,6 +108,20 @@ def predicted_hours(
     return flops / (rate * num_chips * utilisation) / 3600
 
 
+def time_in_words(seconds: float) -> str:
+    """A time in the unit that fits it.
+
+    >>> time_in_words(0.26), time_in_words(90), time_in_words(5e3), time_in_words(1e6)
+    ('0.26 s', '1.5 min', '1.4 h', '278 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.2g} min"
+    hours = seconds / 3600
+    return f"{hours:,.1f} h" if hours < 100 else f"{hours:,.0f} h"
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingMemory:
     """Bytes that a training step holds on one device, by `training_memory`."""
@@ -178,12 +192,11 @@ class SpentCost:
         """In one line, as a run reports it at its end.
 
         >>> SpentCost(7.2e15, 7200.0).line()
-        '7.2e+15 model FLOPs in 2.00 hours, 1.00 TFLOP/s'
+        '7.2e+15 model FLOPs in 2.0 h, 1 TFLOP/s'
         """
-        hours, rate = self.seconds / 3600, self.flops / self.seconds
         return (
-            f"{self.flops:.3g} model FLOPs in {hours:.2f} hours, "
-            f"{rate / 1e12:.2f} TFLOP/s"
+            f"{self.flops:.3g} model FLOPs in {time_in_words(self.seconds)}, "
+            f"{self.flops / self.seconds / 1e12:.3g} TFLOP/s"
         )
 
 

@@ -31,6 +31,7 @@ from transformer_jax.cost import (
     predicted_hours,
     run_flops,
     step_flops,
+    time_in_words,
     training_memory,
 )
 from transformer_jax.data.pipeline import rows_of_batch
@@ -184,12 +185,14 @@ def plot_learning_rate(config: ExperimentConfig, path: Path) -> None:
 def _summary(config: ExperimentConfig) -> list[str]:
     model, data, training = config.model, config.data, config.training
     optimizer, decoding = config.optimizer, config.decoding
+    near = model.encoder_neighborhood
+    near = f", each source position sees the {near} around it" if near else ""
     corpus = f"{data.corpus} {data.dataset}" if data.corpus == "tfds" else data.corpus
     return [
         f"model     {model.num_layers} + {model.num_layers} layers, d_model "
         f"{model.d_model}, d_ff {model.d_ff}, {model.num_heads} heads of d_k "
         f"{model.d_k} and d_v {model.d_v}, {model.norm}-norm, {model.positions} "
-        f"positions, {model.vocab_size:,} word pieces",
+        f"positions, {model.vocab_size:,} word pieces{near}",
         f"data      {corpus}, {data.source_language} to {data.target_language}, at "
         f"most {data.max_length} tokens a side",
         f"training  {training.steps:,} steps, dropout {model.dropout_rate}, label "
@@ -227,12 +230,13 @@ def _flops(config: ExperimentConfig, reference: Reference) -> list[str]:
     return [
         f"tokens of an update   {config.training.batch_tokens:,} a side, in "
         f"{_num_rows(config)} rows of {length} + {length} positions",
-        f"of the model, a step  {step_flops(config):.3g}, with all positions of the "
-        "source side, which follows the corpus",
+        f"of the model, a step  {step_flops(config):.3g}, taking source rows to be as "
+        "long as target rows; training fits them to the text",
         f"of the model, in all  {run_flops(config):.3g} in {config.training.steps:,} "
         "steps",
-        f"the paper's method    {paper:.2g} for its {reference}: {hours:g} hours x "
-        f"{PAPER_CHIPS} P100 x {tflops:g} TFLOPS, of which {share:.0%} are its model's",
+        f"beside it             {paper:.2g} for the paper's {reference}, by its method:"
+        f" {hours:g} hours x {PAPER_CHIPS} P100 x {tflops:g} TFLOPS, of which "
+        f"{share:.0%} are its model's",
     ]
 
 
@@ -302,7 +306,7 @@ def _times(config: ExperimentConfig, utilisation: float) -> list[str]:
                 flops, rate=rate, num_chips=n, utilisation=utilisation
             )
             share = f"{num_bytes / capacity:.0%}" if capacity else ""
-            line += f"{_time(hours):>12}{share:>18}"
+            line += f"{time_in_words(3600 * hours):>12}{share:>18}"
         lines.append(line)
     return lines
 
@@ -316,7 +320,7 @@ def _measured(
         name,
         f"{report.target_tokens_per_s:,.0f} target tokens/s, {rate / 1e12:,.3f} TFLOP/s"
         f" of the model, {report.share_of_float32_rate:.0%} of its float32 products",
-        f"{_time(hours)} in all on one device",
+        f"{time_in_words(3600 * hours)} in all on one device",
     ]
 
 
@@ -357,13 +361,6 @@ def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(
         line, 88, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
     )
-
-
-def _time(hours: float) -> str:
-    """Hours, or minutes where they are less than one."""
-    if hours < 1:
-        return f"{60 * hours:.2g} min"
-    return f"{hours:,.1f} h" if hours < 100 else f"{hours:,.0f} h"
 
 
 def _gigabytes(num_bytes: int) -> str:

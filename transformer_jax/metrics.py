@@ -2,8 +2,8 @@
 
 Papers differ in which BLEU they print, so several are reported side by side:
 
-* `sacrebleu`, on the raw text with the 13a tokenizer and upper case kept. Its
-  signature fixes how it was computed (Post 2018, https://aclanthology.org/W18-6319).
+* `sacrebleu`, on the raw text with the 13a tokenizer (zh for Chinese) and upper case
+  kept. Its signature fixes how it was computed (Post 2018, https://aclanthology.org/W18-6319).
 * `bleu_paper`, the paper's own measure: see `paper_tokenize`.
 * `bleu_tokenized_lowercase`, on lower-cased text split by Moses's rules: what the
   Multi30k papers report. It is some points higher.
@@ -205,9 +205,11 @@ def _measures(references: Sequence[str], language: str) -> list[_Measure]:
             signature.update(key, value)
         return _Measure(name, comparable_with, str(signature), prepare, metric)
 
+    # Chinese has no spaces: by 13a a sentence would be one token.
+    sacrebleu = functools.partial(BLEU, tokenize="zh" if language == "zh" else "13a")
     sacremoses = importlib.metadata.version("sacremoses")
     return [
-        measure("sacrebleu", "sacreBLEU with this signature", BLEU),
+        measure("sacrebleu", "sacreBLEU with this signature", sacrebleu),
         measure(
             "bleu_paper",
             _LIKE_PAPER if is_german else _LIKE_MULTI_BLEU,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ def evaluate_files(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--output", help="file for all of it as JSON (default: none)")
     flags, _ = parser.parse(arguments)
-    if not flags.target_language.isalpha() or len(flags.target_language) > 3:
+    if not re.fullmatch("[a-z]{1,3}", flags.target_language):
         raise UserError(
             f"--target_language is {flags.target_language}, expected an ISO code such "
             "as de"

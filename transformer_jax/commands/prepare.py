@@ -30,7 +30,11 @@ def prepare(arguments: Sequence[str]) -> None:
 
     start = time.monotonic()
     train = load_corpus(config.data, say=say).train
-    _, store = prepared.prepare(config, train, say)
+    try:
+        _, store = prepared.prepare(config, train, say)
+    except KeyboardInterrupt:
+        say("interrupted: the same command goes on")
+        raise
     batches = TrainingBatches(
         store,
         batch_tokens=config.training.batch_tokens,

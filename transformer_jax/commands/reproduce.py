@@ -15,6 +15,7 @@ from transformer_jax.reproduce.scales import NAMES, require_text, scaled
 from transformer_jax.tables import TABLE_3, TRANSLATORS
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
+_MOST_SEEDS = 100
 _TABLES = ("table1", "table2", "table3", "table4")
 # Of the tables of trained models: which split is scored, and the config of each row.
 _SPLITS = {"table2": "test", "table3": "validation"}
@@ -49,11 +50,15 @@ def reproduce(arguments: Sequence[str]) -> None:
     if flags.table not in _TABLES:
         raise UserError(f"no table {flags.table}{nearest(flags.table, _TABLES)}")
     require_choice("scale", flags.scale, NAMES)
-    if flags.seeds < 1:
-        raise UserError(f"--seeds is {flags.seeds}, expected 1 or more")
+    if not 1 <= flags.seeds <= _MOST_SEEDS:
+        raise UserError(
+            f"--seeds is {flags.seeds}, expected at least 1 and at most {_MOST_SEEDS}"
+        )
     output = Path(
         flags.output or Path("runs/reproduce") / f"{flags.table}-{flags.scale}"
     )
+    if output.exists() and not output.is_dir():
+        raise UserError(f"--output {output} is a file, expected a folder")
     if flags.table in _ROWS:
         _train(flags, output)
         return
@@ -68,6 +73,7 @@ def reproduce(arguments: Sequence[str]) -> None:
 
         _make_folder(output)  # before it measures for long
         complexity.reproduce(output, flags.scale)
+        print(f"written to {output}", file=sys.stderr)
     else:
         from transformer_jax.reproduce.report import table_4
 

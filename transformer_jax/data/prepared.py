@@ -6,6 +6,7 @@ names that are digests of text and settings, so the next run on the same text, o
 whatever model, opens them at once. An interrupted preparation goes on where it was.
 """
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.cache import cache_folder, making
+from transformer_jax.data.cache import cache_folder, cached, making
 from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.progress import Say, counted
 from transformer_jax.data.store import TokenStore, TokenWriter
@@ -95,31 +96,28 @@ def learned_vocabularies(
         _SAMPLED_PAIRS,
         sentencepiece.__version__,
     )
-    folder = cache_folder(config.data) / f"vocabulary-{key}"
-    with making(folder):
-        if folder.exists():
-            return Vocabularies.load(folder, shared=tokenizer.shared)
-        pairs = _sample(counted(train, "reading", say), seed=config.data.seed)
+
+    @functools.cache
+    def sampled() -> list[Pair]:
+        return _sample(counted(train, "reading", say), seed=config.data.seed)
+
+    def learned(name: str, *sides: int) -> Tokenizer:
         size = config.model.vocab_size
-        say(f"learning a vocabulary of {size:,} from {len(pairs):,} pairs")
 
-        def learned(*sides: int) -> Tokenizer:
-            return train_tokenizer(
-                (pair[side] for side in sides for pair in pairs),
-                vocab_size=config.model.vocab_size,
-                algorithm=tokenizer.algorithm,
-            )
+        def learn() -> bytes:
+            pairs = sampled()
+            say(f"learning a vocabulary of {size:,} from {len(pairs):,} pairs")
+            lines = (pair[side] for side in sides for pair in pairs)
+            algorithm = tokenizer.algorithm
+            return train_tokenizer(lines, vocab_size=size, algorithm=algorithm).model
 
-        if tokenizer.shared:
-            both = learned(0, 1)
-            vocabularies = Vocabularies(both, both)
-        else:
-            vocabularies = Vocabularies(learned(0), learned(1))
-        partial = folder.with_name(f"{folder.name}.partial")
-        partial.mkdir(exist_ok=True)
-        vocabularies.save(partial)
-        partial.replace(folder)
-    return vocabularies
+        path = cache_folder(config.data) / f"vocabulary-{key}{name}"
+        return Tokenizer(cached(path, learn, say))
+
+    if tokenizer.shared:
+        both = learned("", 0, 1)
+        return Vocabularies(both, both)
+    return Vocabularies(learned("-source", 0), learned("-target", 1))
 
 
 def _key(*parts: object) -> str:
@@ -151,8 +149,11 @@ def encoded(
     max_length = config.data.max_length
     key = _key(train.digest, vocabularies.digest, max_length)
     folder = cache_folder(config.data) / f"tokens-{key}"
-    with making(folder):
-        store = TokenStore.open(folder)
+    store = TokenStore.open(folder)
+    if store is not None:
+        return store
+    with making(folder, say):
+        store = TokenStore.open(folder)  # another process may have been faster
         if store is not None:
             return store
         writer = TokenWriter(

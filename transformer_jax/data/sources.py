@@ -22,7 +22,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.cache import cached
+from transformer_jax.data.cache import cache_folder, cached
 from transformer_jax.data.filtered_test import filtered_test
 from transformer_jax.data.pairs import ListedPairs, Pair, Pairs, as_line
 from transformer_jax.data.phrases import phrase_pairs
@@ -227,23 +227,26 @@ def _hold_out(
             if all(pair):
                 hashes.append(_hash(pair, config.seed))
                 smallest.add(hashes[-1], pair)
-        left, numbers = len(np.unique(np.frombuffer(hashes, np.uint64))), []
+        num_distinct = len(np.unique(np.frombuffer(hashes, np.uint64)))
+        left, numbers = num_distinct, []
         for limit in limits:
             number = min(limit, int(left * _MAX_HELD_OUT_SHARE))
             if limit and number == 0:
                 raise UserError(
-                    f"{left} distinct pairs are too few to hold any out, expected "
-                    f"{math.ceil(1 / _MAX_HELD_OUT_SHARE)} or more for validation and "
-                    "one more for test: add text, or name data.validation and data.test"
+                    f"{num_distinct} distinct pairs are too few to hold any out, "
+                    f"expected {math.ceil(1 / _MAX_HELD_OUT_SHARE)} or more for "
+                    "validation and one more for test: add text, or name "
+                    "data.validation and data.test"
                 )
             numbers.append(number)
             left -= number
         pairs = smallest.pairs()[: sum(numbers)]
         return json.dumps([pairs[: numbers[0]], pairs[numbers[0] :]]).encode()
 
+    path = cache_folder(config) / f"held_out-{key}"
     held_out = [
         [(source, target) for source, target in pairs]
-        for pairs in json.loads(cached(config, f"held_out-{key}.json", choose))
+        for pairs in json.loads(cached(path, choose, say))
     ]
     excluded = {_hash(pair, config.seed) for pairs in held_out for pair in pairs}
     return _Remaining(train, excluded, config.seed), held_out

@@ -7,6 +7,7 @@ than the lengths.
 """
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -106,15 +107,25 @@ class TokenStore:
         return np.cumsum(sizes) - sizes
 
 
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """What was written at once."""
+
+    pairs_read: int  # of the corpus, kept or not
+    num_ids: int
+    counts: FilterCounts
+    digest: str
+
+
 class TokenWriter:
     """Writes a store part by part; what was written before an interruption stays.
 
-    A part counts when the record of progress names it. The store counts when its
-    manifest is there, which is written last.
+    A part counts when the record of progress names it and it is what was written. The
+    store counts when its manifest is there, which is written last.
     """
 
     def __init__(self, folder: Path, *, vocab_size: int, max_length: int) -> None:
-        """Opens the store in `folder`, and goes on where it was left.
+        """Opens the store in `folder`, and goes on after the parts that are whole.
 
         Args:
           folder: of this store alone; made if it is not there.
@@ -122,48 +133,68 @@ class TokenWriter:
           max_length: most positions of a side; pairs with more are counted only.
         """
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / _MANIFEST).unlink(missing_ok=True)
         self._folder = folder
         self._max_length = max_length
         self._dtype = np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
-        self.counts = FilterCounts()
-        self.pairs_read = 0  # of the corpus, kept or not
-        self._num_ids = 0
-        self._resume()
-        self._files = {name: (folder / name).open("ab") for name in (_IDS, _LENGTHS)}
+        self._parts = self._whole_parts()
+        sizes = {_IDS: 0, _LENGTHS: 0}
+        for part in self._parts:
+            for name, size in self._sizes(part).items():
+                sizes[name] += size
+        self._files = {name: (folder / name).open("ab") for name in sizes}
+        for name, size in sizes.items():
+            self._files[name].truncate(size)
 
-    def _resume(self) -> None:
-        (self._folder / _MANIFEST).unlink(missing_ok=True)
-        try:
-            path = self._folder / _PROGRESS
-            progress = json.loads(path.read_text(encoding="utf-8"))
-            counts = FilterCounts(**progress["counts"])
-            sizes = self._sizes(int(progress["num_ids"]), counts)
-            if all((self._folder / x).stat().st_size >= n for x, n in sizes.items()):
-                self.counts = counts
-                self.pairs_read = int(progress["pairs_read"])
-                self._num_ids = int(progress["num_ids"])
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # nothing, or nothing that can be trusted: from the beginning
-        for name, size in self._sizes(self._num_ids, self.counts).items():
-            with (self._folder / name).open("ab") as file:
-                file.truncate(size)
+    @property
+    def pairs_read(self) -> int:
+        """Pairs of the corpus that are done, kept or not."""
+        return sum(part.pairs_read for part in self._parts)
 
-    def _sizes(self, num_ids: int, counts: FilterCounts) -> dict[str, int]:
-        """Bytes of each file."""
+    @property
+    def counts(self) -> FilterCounts:
+        """What became of them."""
+        return sum((part.counts for part in self._parts), FilterCounts())
+
+    def _sizes(self, part: _Part) -> dict[str, int]:
+        """Bytes of a part in each file."""
         pair = 2 * np.dtype(_LENGTH_TYPE).itemsize
-        return {_IDS: num_ids * self._dtype.itemsize, _LENGTHS: counts.kept * pair}
+        ids = part.num_ids * self._dtype.itemsize
+        return {_IDS: ids, _LENGTHS: part.counts.kept * pair}
+
+    def _whole_parts(self) -> list[_Part]:
+        """The parts on record, up to the first that is not as it was written."""
+        whole: list[_Part] = []
+        try:
+            text = (self._folder / _PROGRESS).read_text(encoding="utf-8")
+            with contextlib.ExitStack() as stack:
+                files = {
+                    name: stack.enter_context((self._folder / name).open("rb"))
+                    for name in (_IDS, _LENGTHS)
+                }
+                for values in json.loads(text):
+                    values["counts"] = FilterCounts(**values["counts"])
+                    part = _Part(**values)
+                    sizes = self._sizes(part)
+                    read = [files[name].read(size) for name, size in sizes.items()]
+                    if _part_digest(*read) != part.digest:
+                        break
+                    whole.append(part)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass  # no record, or one that cannot be read further
+        return whole
 
     def append(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
         """Writes the next pairs of the corpus, those that can be trained on."""
         ids, lengths, counts = _kept(pairs, self._max_length, self._dtype)
-        for name, array in ((_IDS, ids), (_LENGTHS, lengths)):
-            self._files[name].write(array.tobytes())
+        written = {_IDS: ids.tobytes(), _LENGTHS: lengths.tobytes()}
+        for name, content in written.items():
+            self._files[name].write(content)
             self._files[name].flush()
             os.fsync(self._files[name].fileno())
-        self.counts += counts
-        self.pairs_read += len(pairs)
-        self._num_ids += len(ids)
-        self._record(_PROGRESS, num_ids=self._num_ids, pairs_read=self.pairs_read)
+        digest = _part_digest(*written.values())
+        self._parts.append(_Part(len(pairs), len(ids), counts, digest))
+        self._write(_PROGRESS, [dataclasses.asdict(part) for part in self._parts])
 
     def close(self) -> None:
         """Closes the files; the store can be gone on with."""
@@ -174,15 +205,20 @@ class TokenWriter:
         """Closes the files and says that all is written."""
         self.close()
         digest = _digest(*_mapped(self._folder, self._dtype))
-        self._record(_MANIFEST, dtype=self._dtype.name, digest=digest)
+        counts = dataclasses.asdict(self.counts)
+        manifest = {"dtype": self._dtype.name, "digest": digest, "counts": counts}
+        self._write(_MANIFEST, manifest)
         store = TokenStore.open(self._folder)
         if store is None:
             raise OSError(f"{self._folder} does not hold what was written to it")
         return store
 
-    def _record(self, name: str, **values: Any) -> None:
-        values["counts"] = dataclasses.asdict(self.counts)
+    def _write(self, name: str, values: Any) -> None:
         write_whole(self._folder / name, json.dumps(values).encode())
+
+
+def _part_digest(ids: bytes, lengths: bytes) -> str:
+    return hashlib.sha256(lengths + ids).hexdigest()
 
 
 def _kept(
