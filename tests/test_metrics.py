@@ -17,13 +17,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from transformer_jax.errors import UserError
-from transformer_jax.metrics import (
-    SCORE_NAMES,
-    compare_systems,
-    moses_tokenize,
-    paper_tokenize,
-    score_translations,
-)
+from transformer_jax.metrics import SCORE_NAMES, compare_systems, score_translations
+from transformer_jax.moses import moses_tokenize, paper_tokenize
 
 ROOT = Path(__file__).parent.parent
 
