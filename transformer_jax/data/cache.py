@@ -68,6 +68,6 @@ def making(path: Path, say: Say) -> Iterator[None]:
             yield
     except OSError as error:
         raise UserError(
-            f"cannot keep prepared text in {path.parent} ({error.strerror}): free or "
-            "mend it, or give another folder as --config.data.cache_dir=DIR"
+            f"cannot keep prepared text in {path.parent} ({error.strerror or error}): free "
+            "or mend it, or give another folder as --config.data.cache_dir=DIR"
         ) from error
