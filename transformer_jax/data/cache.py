@@ -67,7 +67,8 @@ def making(path: Path, say: Say) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
+        reason = error.strerror or error
         raise UserError(
-            f"cannot keep prepared text in {path.parent} ({error.strerror or error}): free "
-            "or mend it, or give another folder as --config.data.cache_dir=DIR"
+            f"cannot keep prepared text in {path.parent} ({reason}): free or mend it, "
+            "or give another folder as --config.data.cache_dir=DIR"
         ) from error

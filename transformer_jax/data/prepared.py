@@ -1,9 +1,10 @@
 """A corpus made ready to train on: its vocabulary, and all its pairs as token ids.
 
 Text is read to digest it, to hold pairs out of it where the config says so, to sample
-it for the vocabulary, and to turn it into ids, part by part. The results stay in the cache (`data.cache_dir`) under
-names that are digests of text and settings, so the next run on the same text, of
-whatever model, opens them at once. An interrupted preparation goes on where it was.
+it for the vocabulary, and to turn it into ids, part by part. The results stay in the
+cache (`data.cache_dir`) under names that are digests of text and settings, so the next
+run on the same text, of whatever model, opens them at once. An interrupted preparation
+goes on where it was.
 """
 
 import functools
