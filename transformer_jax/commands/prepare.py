@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from transformer_jax.command_line import Parser, load_experiment
 
-_TIMED_BATCHES = 10
+_TIMED_BATCHES = 20
 
 
 def prepare(arguments: Sequence[str]) -> None:
@@ -42,9 +42,11 @@ def prepare(arguments: Sequence[str]) -> None:
         seed=config.seed,
     )
     ready = time.monotonic()
+    batches.batch(0)  # which also looks up where all pairs begin
+    begin = time.monotonic()
     for step in range(_TIMED_BATCHES):
         tokens = int((batches.batch(step).target_segments > 0).sum())
-    batch_time = (time.monotonic() - ready) / _TIMED_BATCHES
+    batch_time = (time.monotonic() - begin) / _TIMED_BATCHES
     rows = {
         "tokens": f"{len(store.ids):,} of {len(store):,} pairs",
         "steps an epoch": f"{batches.steps_per_epoch:,.1f}, {batches.fill:.1%} full",
