@@ -23,6 +23,7 @@ from transformer_jax.config import (
     nearest,
 )
 from transformer_jax.errors import UserError
+from transformer_jax.files import user_cache
 
 _ERROR_STATUS = 2
 _INTERRUPTED_STATUS = 130
@@ -302,8 +303,7 @@ def prepare_to_translate() -> None:
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(min(cores, _CPU_DEVICES)))
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "transformer_jax" / _kind_of_machine()
+    folder = user_cache() / _kind_of_machine()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 

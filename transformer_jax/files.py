@@ -8,6 +8,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 
+def user_cache() -> Path:
+    """The folder of what can be made again: in XDG_CACHE_HOME, or in ~/.cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "transformer_jax"
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Puts `content` in the place of a file in one step; a crash leaves the old one.
 

@@ -2,16 +2,15 @@
 
 import collections
 import contextlib
-import gzip
 import os
 import stat
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-from transformer_jax.data.sources import decode_lines, naming_failure
+from transformer_jax.data.sources import decode_lines, naming_failure, opened_text
 from transformer_jax.errors import UserError
 from transformer_jax.files import opened_whole
 
@@ -81,10 +80,8 @@ class Input:
         if self.path is None:
             yield sys.stdin.buffer
             return
-        with naming_failure(self.name):
-            opener = gzip.open if self.path.endswith(".gz") else open
-            with opener(self.path, "rb") as file:
-                yield cast(BinaryIO, file)
+        with opened_text(Path(self.path)) as file:
+            yield file
 
 
 def paired(first: Input, second: Input) -> Iterator[tuple[list[str], list[str]]]:

@@ -7,22 +7,25 @@ each file is verified when it is read, and made anew if it is damaged.
 import contextlib
 import fcntl
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.progress import Say
 from transformer_jax.errors import UserError
-from transformer_jax.files import write_whole
+from transformer_jax.files import user_cache, write_whole
 
 _DIGEST_BYTES = 32
 
 
 def cache_folder(config: DataConfig) -> Path:
     """`data.cache_dir`, or the user's own."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(config.cache_dir or Path(home) / "transformer_jax" / "text")
+    return Path(config.cache_dir or user_cache() / "text")
+
+
+def digest_of(*parts: object) -> str:
+    """A name that is equal only for equal parts."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 def cached(path: Path, make: Callable[[], bytes], say: Say) -> bytes:

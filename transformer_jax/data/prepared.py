@@ -8,7 +8,6 @@ goes on where it was.
 """
 
 import functools
-import hashlib
 import itertools
 from collections.abc import Iterator
 
@@ -16,7 +15,7 @@ import numpy as np
 import sentencepiece
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.cache import cache_folder, cached, making
+from transformer_jax.data.cache import cache_folder, cached, digest_of, making
 from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.progress import Say, counted
 from transformer_jax.data.store import TokenStore, TokenWriter
@@ -89,7 +88,7 @@ def learned_vocabularies(
       UserError: text that cannot be read, or too little of it.
     """
     tokenizer = config.tokenizer
-    key = _key(
+    key = digest_of(
         train.digest,
         config.model.vocab_size,
         tokenizer.algorithm,
@@ -121,10 +120,6 @@ def learned_vocabularies(
     return Vocabularies(learned("-source", 0), learned("-target", 1))
 
 
-def _key(*parts: object) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
 def _sample(pairs: Iterator[Pair], *, seed: int) -> list[Pair]:
     """At most `_SAMPLED_PAIRS`, each as likely, in their order (Vitter 1985, R)."""
     kept = list(itertools.islice(enumerate(pairs), _SAMPLED_PAIRS))
@@ -148,7 +143,7 @@ def encoded(
       UserError: text that cannot be read.
     """
     max_length = config.data.max_length
-    key = _key(train.digest, vocabularies.digest, max_length)
+    key = digest_of(train.digest, vocabularies.digest, max_length)
     folder = cache_folder(config.data) / f"tokens-{key}"
     store = TokenStore.open(folder)
     if store is not None:

@@ -22,7 +22,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 from transformer_jax.config import DataConfig
-from transformer_jax.data.cache import cache_folder, cached
+from transformer_jax.data.cache import cache_folder, cached, digest_of
 from transformer_jax.data.filtered_test import filtered_test
 from transformer_jax.data.pairs import ListedPairs, Pair, Pairs, as_line
 from transformer_jax.data.phrases import phrase_pairs
@@ -219,7 +219,7 @@ def _hold_out(
     limits = [0 if name else config.held_out_pairs for name in names]
     if not any(limits):
         return train, [[], []]
-    key = _name(f"{train.digest} {config.seed} {limits}")
+    key = digest_of(train.digest, config.seed, limits)
 
     def choose() -> bytes:
         hashes, smallest = array.array("Q"), _Smallest(sum(limits))
@@ -281,10 +281,6 @@ def _hash(pair: Pair, seed: int) -> int:
     return int.from_bytes(digest, "big")
 
 
-def _name(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
 class _Remaining(Pairs):
     """Pairs without those of some hashes."""
 
@@ -298,7 +294,7 @@ class _Remaining(Pairs):
 
     @functools.cached_property
     def digest(self) -> str:
-        return _name(f"{self._pairs.digest} {self._seed} {sorted(self._excluded)}")
+        return digest_of(self._pairs.digest, self._seed, sorted(self._excluded))
 
 
 def split_pair(line: str, where: str) -> Pair:
@@ -329,9 +325,7 @@ def iter_lines(
         lines only, unless it `may_be_blank`.
     """
     number, has_text = 0, False
-    opener = gzip.open if path.suffix == ".gz" else open
-    with naming_failure(str(path)), opener(path, "rb") as opened:
-        file = cast(BinaryIO, opened)
+    with opened_text(path) as file:
         while content := file.read(_BLOCK):
             content += file.readline()
             lines = decode_lines(content, str(path), strip=strip, first_line=number + 1)
@@ -341,6 +335,14 @@ def iter_lines(
     if not has_text:
         kind = "has blank lines only" if number else "is empty"
         raise UserError(f"{path} {kind}, expected one sentence a line")
+
+
+@contextlib.contextmanager
+def opened_text(path: Path) -> Iterator[BinaryIO]:
+    """A file to read, plain or .gz; what that raises becomes one line with its name."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    with naming_failure(str(path)), opener(path, "rb") as file:
+        yield cast(BinaryIO, file)
 
 
 def read_lines(

@@ -204,14 +204,11 @@ class TokenWriter:
     def finish(self) -> TokenStore:
         """Closes the files and says that all is written."""
         self.close()
-        digest = _digest(*_mapped(self._folder, self._dtype))
-        counts = dataclasses.asdict(self.counts)
-        manifest = {"dtype": self._dtype.name, "digest": digest, "counts": counts}
-        self._write(_MANIFEST, manifest)
-        store = TokenStore.open(self._folder)
-        if store is None:
-            raise OSError(f"{self._folder} does not hold what was written to it")
-        return store
+        ids, lengths = _mapped(self._folder, self._dtype)
+        digest, counts = _digest(ids, lengths), self.counts
+        manifest = {"dtype": self._dtype.name, "digest": digest}
+        self._write(_MANIFEST, {**manifest, "counts": dataclasses.asdict(counts)})
+        return TokenStore(ids, lengths.astype(np.int32), digest, counts, self._folder)
 
     def _write(self, name: str, values: Any) -> None:
         write_whole(self._folder / name, json.dumps(values).encode())
