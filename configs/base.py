@@ -15,18 +15,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config import base_config
-from transformer_jax.errors import UserError
-
-_ROWS = ("en-fr",)
+from transformer_jax.config import base_config, require_row
 
 
 def get_config(row: str = "") -> ConfigDict:
     """The paper's base model: the package's defaults, none changed but for French."""
-    if row and row not in _ROWS:
-        raise UserError(
-            f"configs/base.py has no row {row!r}, expected {', '.join(_ROWS)} or none"
-        )
+    require_row("base.py", row, ("en-fr",))
     config: Any = base_config()
     if row == "en-fr":
         config.data.target_language = "fr"

@@ -13,16 +13,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config import base_config
-from transformer_jax.errors import UserError
+from transformer_jax.config import base_config, require_row
 
 
 def get_config(row: str = "") -> ConfigDict:
     """7.6M parameters; raise the sizes with the amount of text."""
-    if row:
-        raise UserError(
-            f"configs/files.py has no row {row!r}: it has none, leave it out"
-        )
+    require_row("files.py", row)
     config: Any = base_config()
 
     config.model.vocab_size = 8000

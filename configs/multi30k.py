@@ -19,19 +19,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config import base_config
-from transformer_jax.errors import UserError
-
-_ROWS = ("tiny",)
+from transformer_jax.config import base_config, require_row
 
 
 def get_config(row: str = "") -> ConfigDict:
     """6.0M parameters, or 2.6M in the row `tiny`."""
-    if row and row not in _ROWS:
-        raise UserError(
-            f"configs/multi30k.py has no row {row!r}, expected {', '.join(_ROWS)} or "
-            "none"
-        )
+    require_row("multi30k.py", row, ("tiny",))
     config: Any = base_config()
 
     config.model.vocab_size = 8000

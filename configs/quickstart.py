@@ -10,16 +10,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.config import base_config
-from transformer_jax.errors import UserError
+from transformer_jax.config import base_config, require_row
 
 
 def get_config(row: str = "") -> ConfigDict:
     """A Transformer small enough for a laptop."""
-    if row:
-        raise UserError(
-            f"configs/quickstart.py has no row {row!r}: it has none, leave it out"
-        )
+    require_row("quickstart.py", row)
     config: Any = base_config()
 
     # With d = d_model and f = d_ff, an encoder layer has 4 d^2 (attention) + 2 d f + d

@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from ml_collections import ConfigDict
@@ -473,6 +473,20 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
     if type(value) is not kind or (kind is float and not math.isfinite(value)):
         raise UserError(f"config key {name} is {value!r}, expected {_NOUNS[kind]}")
     return value
+
+
+def require_row(config: str, row: str, rows: Sequence[str] = ()) -> None:
+    """Refuses a row that a config file does not have; "" is its experiment without one.
+
+    Raises:
+      UserError: naming the rows.
+    """
+    if row and row not in rows:
+        expected = f", expected {', '.join(rows)} or none"
+        raise UserError(
+            f"configs/{config} has no row {row!r}"
+            f"{expected if rows else ': it has none, leave it out'}"
+        )
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str:
