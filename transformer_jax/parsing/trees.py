@@ -171,7 +171,7 @@ def read_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
       name: of the file, for errors.
 
     Raises:
-      UserError: no treebank, brackets that do not balance, an empty tree; says the line.
+      UserError: no treebank, unbalanced brackets, an empty tree; names the line.
     """
     # Of each open bracket: its line, its label if it has come, and what is in it.
     open_: list[tuple[int, list[str], list[Tree | Word]]] = []
