@@ -81,6 +81,15 @@ def brackets_of(texts: Iterable[str]) -> list[str]:
     return sorted(token for token in found if "(" in token or ")" in token)
 
 
+def leaves_of(brackets: Iterable[str]) -> Leaves:
+    """What stands for words in trees of these brackets.
+
+    >>> leaves_of(["(NP", "(NN)", ")NP"])
+    'tags'
+    """
+    return "tags" if any(map(_is_tag, brackets)) else "words"
+
+
 def tokens_of(text: str, brackets: Iterable[str]) -> list[str]:
     """The tokens of a model's output, which may lack spaces around brackets.
 
@@ -140,7 +149,7 @@ def tree_of(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> T
             sequence.append(Bracket("open", token[1:]))
     while open_:
         close()
-    if all(isinstance(event, Word) for event in sequence):
+    if all(isinstance(event, Word) for event in sequence):  # or there is none
         unplaced = [] if emitted else [Word(UNKNOWN_TAG, escaped(x)) for x in words]
         sequence = [Bracket("open", "S"), *sequence, *unplaced, Bracket("close", "S")]
     return built([Bracket("open", TOP), *sequence, Bracket("close", TOP)])
