@@ -42,6 +42,11 @@ class Treebank(Pairs):
                 "--config.data.dir=DIR"
             )
         files = [file for name in names for file in _files(Path(config.dir), name)]
+        if not files:
+            raise UserError(
+                f"{', '.join(names)} means no file in {config.dir}, expected files, "
+                "folders, lists, or sections such as 02-21"
+            )
         return cls(tuple(files), config.leaves, config.closing)
 
     def trees(self) -> Iterator[Tree]:
@@ -122,6 +127,14 @@ class _Repeated:
 
 def _files(folder: Path, name: str) -> list[Path]:
     """The files that a name means; see `Treebank.find`."""
+    listed = folder / (name if name.endswith(".list") else f"{name}.list")
+    if not listed.is_file():
+        return _unlisted(folder, name)
+    names = filter(None, map(str.strip, iter_lines(listed)))
+    return [file for name in names for file in _unlisted(folder, name)]
+
+
+def _unlisted(folder: Path, name: str) -> list[Path]:
     sections = re.fullmatch(r"(\d\d)(?:-(\d\d))?", name)
     if sections and not (folder / name).is_file():
         first, last = int(sections[1]), int(sections[2] or sections[1])
@@ -130,10 +143,6 @@ def _files(folder: Path, name: str) -> list[Path]:
             for number in range(first, last + 1)
             for file in _in_folder(folder / f"{number:02}")
         ]
-    listed = folder / f"{name}.list"
-    if listed.is_file():
-        lines = [line.strip() for line in iter_lines(listed)]
-        return [file for line in lines if line for file in _files(folder, line)]
     if (folder / name).is_dir():
         return _in_folder(folder / name)
     for suffix in ("", *_SUFFIXES):
