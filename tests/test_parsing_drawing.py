@@ -137,6 +137,28 @@ def test_a_label_wider_than_what_it_is_over_makes_room() -> None:
     """)
 
 
+def test_a_wide_label_stays_within_what_it_is_over() -> None:
+    # Over the middle of its branches, one would begin too early, one end too late.
+    assert drawn(
+        tree(
+            "(S (X x) (LEFT-AND-WIDE (A a) (B bbbbbbbbbbbb)) "
+            "(WIDE-AND-RIGHT (C cccccccccccc) (D d)))"
+        )
+    ) == picture("""
+        |             S
+        |┌────┬───────┴────────────┐
+        |│ LEFT-AND-WIDE  WIDE-AND-RIGHT
+        |│ ┌──┴───┐            ┌───┴───┐
+        |X A      B            C       D
+        |x a bbbbbbbbbbbb cccccccccccc d
+    """)
+
+
+def test_a_root_without_a_label_has_an_empty_line() -> None:
+    lines = drawn(tree("( (S (NN dog)))")).split("\n")
+    assert lines == ["", " │", " S", " │", " NN", "dog"]
+
+
 def test_chinese_characters_take_two_columns() -> None:
     # In columns: 0 北 2 京 4 space 5 欢 7 迎 9 space 10 你 12 space 13 。
     assert drawn(
@@ -154,10 +176,11 @@ def test_chinese_characters_take_two_columns() -> None:
 
 
 def test_columns_of_narrow_wide_and_combining_signs() -> None:
-    # A letter; a katakana of full and one of half width; e and its accent, composed or
-    # not; a Devanagari letter with a vowel below it; a space of no width.
-    texts = "a", "カ", "ｶ", "\u00e9", "e\u0301", "\u0915\u0941", "a\u200db"
-    assert [columns_of(text) for text in texts] == [1, 2, 1, 1, 1, 1, 2]
+    # A letter, also a wide one; a katakana of full and one of half width; e and its
+    # accent, composed or not; a Devanagari letter with a vowel below it; a letter, a
+    # sign of no width and a letter.
+    texts = "a", "\uff41", "カ", "ｶ", "\u00e9", "e\u0301", "\u0915\u0941", "a\u200db"
+    assert [columns_of(text) for text in texts] == [1, 2, 2, 1, 1, 1, 1, 2]
 
 
 def test_accents_do_not_shift_what_follows() -> None:

@@ -93,9 +93,13 @@ def test_labels_are_cut_at_hyphen_and_equals_sign() -> None:
 def test_a_constituent_is_matched_as_often_as_in_the_tree_with_fewer_of_it() -> None:
     once, twice, thrice = (f"(S {'(NP ' * n}(NN a){')' * n} (VB b))" for n in (1, 2, 3))
     # S is always matched, and of NP(0, 1) the smaller number.
-    assert counts(scored(thrice, twice)) == (3, 3, 4)
-    assert counts(scored(once, thrice)) == (2, 4, 2)
-    assert counts(scored(twice, twice)) == (3, 3, 3)
+    for test, gold, expected, exact in (
+        (thrice, twice, (3, 3, 4), 0),
+        (once, thrice, (2, 4, 2), 0),
+        (twice, twice, (3, 3, 3), 100),
+    ):
+        scores = scored(test, gold)
+        assert (counts(scores), scores.exact_match) == (expected, exact)
 
 
 def test_spans_and_labels_both_have_to_be_the_same() -> None:
@@ -172,6 +176,11 @@ def test_up_to_40_words_counts_punctuation_and_no_traces_of_the_gold_tree() -> N
     assert short is not None
     assert (short.num_sentences, counts(short)) == (2, (4, 4, 4))
     assert short.up_to_40_words is None
+    # The tree tested may have fewer, of words that do not count.
+    scores = score_trees([sentence(40, "")], [above])
+    assert counts(scores) == (2, 2, 2)
+    assert scores.up_to_40_words is not None
+    assert scores.up_to_40_words.num_sentences == 0
 
 
 def test_no_sentence_of_up_to_40_words_has_scores_of_zero() -> None:
@@ -202,13 +211,21 @@ def test_tags_are_scored_apart_and_without_deleted_words() -> None:
 
 
 def test_crossing_brackets_are_those_of_the_test_that_overlap_one_of_the_gold() -> None:
-    gold = "(S (NP (NN a) (NN b)) (VP (NN c) (NN d)))"  # (0,2) and (2,4)
-    # (1,3) overlaps both and is one; so is it doubled; (1,2) lies within.
-    test = "(S (NN a) (X (Y (Z (NN b)) (NN c))) (NN d))"
-    assert scored(test, gold).average_crossing == 2
-    within = "(S (X (NN a) (NN b)) (VP (NN c)) (NN d))"
-    scores = score_trees([tree(test), tree(within)], [tree(gold)] * 2)
-    assert scores.average_crossing == 1.0
+    def crossing(test: str, gold: str) -> float:
+        return scored(test, gold).average_crossing
+
+    left = "(S (NP (NN a) (NN b)) (NN c) (NN d))"  # NP(0, 2)
+    right = "(S (NN a) (NN b) (VP (NN c) (NN d)))"  # VP(2, 4)
+    both = "(S (NP (NN a) (NN b)) (VP (NN c) (NN d)))"
+    # X(1, 3) twice, with Z(1, 2) within.
+    middle = "(S (NN a) (X (X (Z (NN b)) (NN c))) (NN d))"
+    assert [crossing(middle, gold) for gold in (left, right, both)] == [2, 2, 2]
+    # The other way round NP and VP cross.
+    assert [crossing(test, middle) for test in (left, right, both)] == [1, 1, 2]
+    assert crossing("(S (X (NN a) (NN b)) (VP (NN c)) (NN d))", both) == 0
+    # The average is over sentences that are no errors.
+    tests = [tree(middle), tree(both), tree("(S (NN a))")]
+    assert score_trees(tests, [tree(both)] * 3).average_crossing == 1.0
 
 
 def test_gold_tags_make_both_sides_delete_the_same_words() -> None:

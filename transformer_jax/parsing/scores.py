@@ -1,9 +1,9 @@
 """Trees into scores: labelled brackets, counted by the rules of EVALB.
 
 EVALB is the program of Sekine and Collins (https://nlp.cs.nyu.edu/evalb), here with its
-parameters COLLINS.prm, the scoring of Collins 1997 (https://aclanthology.org/P97-1003)
-and of Table 4 of the paper. A constituent is a label over a span of words, and counts
-as matched if the other tree has it too.
+parameters COLLINS.prm, the scoring of Collins 1997 (https://aclanthology.org/P97-1003),
+customary for the Penn Treebank; Table 4 of the paper says F1 and no more. A constituent
+is a label over a span of words, and is matched if the other tree has it too.
 
 1. Words tagged `,` `:` ``` `` ``` `''` `.` or -NONE- are deleted, and no position is
    left of them; each tree goes by its own tags. Constituents that are then empty do not
