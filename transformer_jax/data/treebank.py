@@ -12,7 +12,7 @@ from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.text_files import file_digest, iter_lines
 from transformer_jax.errors import UserError
 from transformer_jax.parsing.linear import Closing, Leaves, linearised, sentence_of
-from transformer_jax.parsing.trees import Tree, cleaned, read_trees, words_of
+from transformer_jax.parsing.trees import Tree, cleaned, read_trees, spans, words_of
 
 _SUFFIXES = (".mrg", ".mrg.gz")
 
@@ -64,18 +64,40 @@ class Treebank(Pairs):
 
     def __iter__(self) -> Iterator[Pair]:
         """From the first pair on; errors are those of `trees`."""
-        for tree in self.trees():
-            target = linearised(tree, leaves=self.leaves, closing=self.closing)
-            yield (
-                sentence_of(word.text for word in words_of(tree)),
-                " ".join(target),
-            )
+        return map(self.pair, self.trees())
+
+    def pair(self, tree: Tree) -> Pair:
+        """Words and tokens of a tree, as text."""
+        target = linearised(tree, leaves=self.leaves, closing=self.closing)
+        return sentence_of(word.text for word in words_of(tree)), " ".join(target)
 
     @functools.cached_property
     def digest(self) -> str:
         """Of the content of the files, and of how trees become tokens."""
         digests = [file_digest(path).hex() for path in self.files]
         return digest_of(self.leaves, self.closing, digests)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constituents(Pairs):
+    """The trees of a treebank, and each constituent of several words as one more.
+
+    So a model meets short examples too, on which it soon learns which word is next, and
+    constituents out of their sentences: what a few thousand trees teach well.
+    """
+
+    treebank: Treebank
+
+    def __iter__(self) -> Iterator[Pair]:
+        """From the first pair on; errors are those of `Treebank.trees`."""
+        for tree in self.treebank.trees():
+            for part in spans(tree):
+                yield self.treebank.pair(part)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the treebank, and that its parts are examples."""
+        return digest_of("constituents", self.treebank.digest)
 
 
 @dataclasses.dataclass(frozen=True)

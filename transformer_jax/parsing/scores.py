@@ -35,6 +35,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.parsing.trees import (
+    EMPTY_TAG,
     TOP,
     Bracket,
     Event,
@@ -46,8 +47,7 @@ from transformer_jax.parsing.trees import (
 )
 from transformer_jax.significance import bootstrap_sums, confidence_interval
 
-_TRACE = "-NONE-"
-_DELETED = frozenset({"", TOP, _TRACE, ",", ":", "``", "''", "."})  # tags and labels
+_DELETED = frozenset({"", TOP, EMPTY_TAG, ",", ":", "``", "''", "."})  # tags and labels
 _SAME_AS = {"PRT": "ADVP"}
 _SHORT = 40  # words
 
@@ -146,7 +146,7 @@ def compared(test: Tree, gold: Tree) -> Comparison:
     """A sentence's tree beside the expected one, by the rules above."""
     test_words, test_constituents = _counted(test)
     gold_words, gold_constituents = _counted(gold)
-    length = sum(word.tag != _TRACE for word in words_of(gold))
+    length = sum(word.tag != EMPTY_TAG for word in words_of(gold))
     if not test_words:
         return Comparison("skipped", length, {}, 0, 0, 0)
     if [word.text for word in test_words] != [word.text for word in gold_words]:
@@ -180,7 +180,7 @@ def with_tags_of(tree: Tree, gold: Tree) -> Tree:
     >>> with_tags_of(guessed, gold) == gold
     True
     """
-    words = [word for word in words_of(gold) if word.tag != _TRACE]
+    words = [word for word in words_of(gold) if word.tag != EMPTY_TAG]
     if [word.text for word in words_of(tree)] != [word.text for word in words]:
         return tree
     tagged = iter(words)
