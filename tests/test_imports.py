@@ -20,6 +20,7 @@ LAYERS = [
     ("trained_model", "plans"),
     ("inference",),
     ("translation",),
+    ("parser",),
     ("evaluation", "visualization"),
     ("training.validation", "training.workdir", "benchmark", "complexity"),
     ("training.loop", "compilation"),

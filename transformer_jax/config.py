@@ -242,14 +242,15 @@ class ValidationConfig:
     # As a validation saves too, a multiple of checkpoint.every_steps leaves checkpoints
     # at equal distances to be averaged.
     every_steps: int = 1500
-    bleu_sentences: int = 200  # translated greedily for valid/bleu; 0 = none
+    # Translated greedily for valid/bleu, or parsed so for valid/f1; 0 = none.
+    bleu_sentences: int = 200
     num_samples: int = 3  # of them, shown in the log
-    metric: Literal["bleu", "loss"] = "bleu"  # what "best" means
+    metric: Literal["bleu", "f1", "loss"] = "bleu"  # what "best" means
 
     def __post_init__(self) -> None:
         _require_positive(self, "every_steps")
         _require_not_negative(self, "bleu_sentences", "num_samples")
-        if self.metric == "bleu" and self.bleu_sentences <= 0:
+        if self.metric != "loss" and self.bleu_sentences <= 0:
             raise UserError(
                 f"validation.bleu_sentences is {self.bleu_sentences}, expected 1 or "
                 "more: raise it or set validation.metric=loss"
@@ -389,6 +390,12 @@ class ExperimentConfig:
                 f"data.max_length is {self.data.max_length}, more than "
                 f"model.max_length {self.model.max_length}: raise the latter or lower "
                 "the former"
+            )
+        unfit = "bleu" if self.data.corpus == "treebank" else "f1"
+        if self.validation.metric == unfit:
+            raise UserError(
+                f"validation.metric is {unfit} with data.corpus {self.data.corpus}, "
+                "expected f1 of a treebank, bleu of other text, or loss"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def load_split(
         raise UserError(f"no split {name!r}, expected one of {', '.join(splits)}")
     if name == "test_filtered":
         return filtered_test(config.source_language, config.target_language)
+    if config.corpus == "treebank":
+        return list(_treebank_split(config, name))
     return list(getattr(load_corpus(config, say=say), name))
 
 
@@ -87,24 +89,37 @@ def load_trees(config: DataConfig, name: str) -> list[Tree]:
     Raises:
       UserError: no such split, or as `load_corpus`.
     """
+    return list(_treebank_split(config, name).trees())
+
+
+def _treebank_split(config: DataConfig, name: str) -> Treebank:
+    """Without what is added to the training split."""
     names = {
         "train": config.train,
         "validation": (config.validation,),
         "test": (config.test,),
     }
     if name not in names:
-        raise UserError(f"no split {name!r}, expected one of {', '.join(names)}")
-    return list(Treebank.find(config, names[name]).trees())
+        raise UserError(
+            f"no split {name!r} of a treebank, expected one of {', '.join(names)}"
+        )
+    return Treebank.find(config, names[name])
+
+
+def validation_trees(config: DataConfig) -> list[Tree]:
+    """Of a treebank the trees that `load_corpus` gives as pairs; else none."""
+    if config.corpus != "treebank":
+        return []
+    return load_trees(config, "validation")
 
 
 def _treebank(config: DataConfig) -> Corpus:
-    train: Pairs = Treebank.find(config, config.train)
+    train: Pairs = _treebank_split(config, "train")
     if config.extra:
         more = Treebank.find(config, (config.extra,))
         train = Mixture(train, more, config.extra_ratio)
     validation, test = (
-        list(Treebank.find(config, (name,)))
-        for name in (config.validation, config.test)
+        list(_treebank_split(config, name)) for name in ("validation", "test")
     )
     return Corpus(train, validation, test)
 

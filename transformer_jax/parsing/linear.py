@@ -139,12 +139,12 @@ def tree_of(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> T
     for token in tokens:
         if is_leaf(token):
             sequence.extend(next(placed))
-        elif token.startswith(")"):
+        elif re.fullmatch(r"\)[^()]*", token):
             while token[1:] in open_ and open_[-1] != token[1:]:
                 close()
             if open_:
                 close()
-        elif token.startswith("(") and len(token) > 1 and not _is_tag(token):
+        elif re.fullmatch(r"\([^()]+", token):
             open_.append(token[1:])
             sequence.append(Bracket("open", token[1:]))
     while open_:
@@ -174,11 +174,11 @@ def is_tree(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> b
 
 
 def _is_tag(token: str) -> bool:
-    return len(token) > 2 and token[0] == "(" and token[-1] == ")"
+    return re.fullmatch(r"\([^()]+\)", token) is not None
 
 
 def _is_word(token: str) -> bool:
-    return not token.startswith(("(", ")"))
+    return "(" not in token and ")" not in token
 
 
 def _key(token: str, leaves: Leaves) -> str:
