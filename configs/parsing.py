@@ -56,7 +56,7 @@ def get_config(row: str = "") -> ConfigDict:
     config.optimizer.factor = 0.5
     config.optimizer.warmup_steps = 16_000
 
-    config.validation.metric = "loss"
+    config.validation.metric = "f1"
 
     config.decoding.beam_size = 21
     config.decoding.length_penalty = 0.3

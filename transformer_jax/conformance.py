@@ -164,7 +164,8 @@ def paper_experiment(reference: Reference) -> ExperimentConfig:
     checkpoint = groups["checkpoint"]
     checkpoint["keep_last"] = checkpoint["average_last"]
     groups["model"]["max_length"] = groups["data"]["max_length"]
-    return freeze({**groups, "validation": {"every_steps": checkpoint["every_steps"]}})
+    validation = {"every_steps": checkpoint["every_steps"], "metric": "loss"}
+    return freeze({**groups, "validation": validation})
 
 
 class Deviation(NamedTuple):
