@@ -14,27 +14,30 @@ def get_config(row: str = "") -> ConfigDict:
     config.model.d_model = 256
     config.model.d_ff = 512
     config.model.num_heads = 4
-    config.model.dropout_rate = 0.3
+    config.model.dropout_rate = 0.2
+    config.model.attention_dropout_rate = 0.1
     config.model.max_length = 512
     config.model.matmul_dtype = "bfloat16"
 
     config.data.corpus = "treebank"
+    config.data.constituents = True
     config.data.target_language = "tree"
     config.data.validation = "dev"
     config.data.test = "dev"
     config.data.max_length = 256
     config.data.row_length = 256
 
-    config.training.steps = 5000
+    config.training.steps = 4000
     config.training.batch_tokens = 4096
 
     # Peak rate 0.759 * (256 * 1000)^-0.5 = 0.0015.
     config.optimizer.factor = 0.759
     config.optimizer.warmup_steps = 1000
-    config.optimizer.cooldown_steps = 2000
+    config.optimizer.cooldown_steps = 1500
 
     config.validation.every_steps = 500
-    config.validation.metric = "loss"
+    config.validation.bleu_sentences = 64
+    config.validation.metric = "f1"
     config.checkpoint.every_steps = 250
     config.checkpoint.keep_last = 10
     config.checkpoint.average_last = 10

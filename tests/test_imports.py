@@ -10,8 +10,8 @@ PACKAGE = "transformer_jax"
 
 # Lowest first. A file may import its own layer's room and all layers below.
 LAYERS = [
-    ("errors", "tables"),
-    ("config", "files", "moses", "significance", "parsing"),
+    ("errors", "significance", "tables"),
+    ("config", "files", "moses", "parsing"),
     ("models", "decoding", "metrics", "data", "sharding", "processes", "hlo"),
     ("training.loss", "training.optimizer", "training.writer", "cost", "conformance"),
     ("training.step", "training.progress"),
@@ -53,9 +53,9 @@ WITHOUT_JAX = (
     "data",
     "metrics",
     "moses",
+    "parsing",
     "significance",
     "hlo",
-    "parsing",
 )
 
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))

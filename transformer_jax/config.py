@@ -151,6 +151,7 @@ class DataConfig:
     # What stands for the words in a tree's tokens, and how a bracket is closed.
     leaves: Literal["tags", "words"] = "tags"
     closing: Literal["labelled", "plain"] = "labelled"  # ")NP", or ")"
+    constituents: bool = False  # those of training trees are training trees as well
     extra: str = ""  # a name of parsed text that is added to the treebank; "" = none
     extra_ratio: float = 1.0  # of its trees for each one of the treebank
     max_length: int = 256  # longest training sentence in tokens; longer are left out

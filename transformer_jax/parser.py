@@ -36,7 +36,8 @@ class TreeParser:
     """A trained model that parses.
 
     >>> parser = TreeParser.from_workdir("runs/parsing_sample")  # doctest: +SKIP
-    >>> one_line(parser.parse([["The", "dog", "barked", "."]])[0].tree)  # doctest: +SKIP
+    >>> (parse,) = parser.parse([["The", "dog", "barked", "."]])  # doctest: +SKIP
+    >>> one_line(parse.tree)  # doctest: +SKIP
     '(TOP (S (NP (DT The) (NN dog)) (VP (VBD barked)) (. .)))'
     """
 
@@ -108,6 +109,6 @@ def _require_words(words: Sequence[str], number: int) -> None:
     for word in words:
         if word.split() != [word]:
             raise UserError(
-                f"sentence {number} has the word {word!r}, expected words without white "
-                "space: split it"
+                f"sentence {number} has the word {word!r}, expected words without "
+                "white space: split it"
             )

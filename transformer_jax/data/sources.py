@@ -25,7 +25,7 @@ from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.data.progress import Say, counted
 from transformer_jax.data.text_files import file_digest, iter_lines
 from transformer_jax.data.tfds_corpus import TfdsPairs
-from transformer_jax.data.treebank import Mixture, Treebank
+from transformer_jax.data.treebank import Constituents, Mixture, Treebank
 from transformer_jax.errors import UserError
 from transformer_jax.parsing.trees import Tree
 
@@ -114,7 +114,8 @@ def validation_trees(config: DataConfig) -> list[Tree]:
 
 
 def _treebank(config: DataConfig) -> Corpus:
-    train: Pairs = _treebank_split(config, "train")
+    treebank = _treebank_split(config, "train")
+    train: Pairs = Constituents(treebank) if config.constituents else treebank
     if config.extra:
         more = Treebank.find(config, (config.extra,))
         train = Mixture(train, more, config.extra_ratio)

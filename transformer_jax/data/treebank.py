@@ -12,7 +12,7 @@ from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.text_files import file_digest, iter_lines
 from transformer_jax.errors import UserError
 from transformer_jax.parsing.linear import Closing, Leaves, linearised, sentence_of
-from transformer_jax.parsing.trees import Tree, cleaned, read_trees, words_of
+from transformer_jax.parsing.trees import Tree, cleaned, read_trees, spans, words_of
 
 _SUFFIXES = (".mrg", ".mrg.gz")
 
@@ -42,6 +42,11 @@ class Treebank(Pairs):
                 "--config.data.dir=DIR"
             )
         files = [file for name in names for file in _files(Path(config.dir), name)]
+        if not files:
+            raise UserError(
+                f"{', '.join(names)} means no file in {config.dir}, expected files, "
+                "folders, lists, or sections such as 02-21"
+            )
         return cls(tuple(files), config.leaves, config.closing)
 
     def trees(self) -> Iterator[Tree]:
@@ -59,18 +64,40 @@ class Treebank(Pairs):
 
     def __iter__(self) -> Iterator[Pair]:
         """From the first pair on; errors are those of `trees`."""
-        for tree in self.trees():
-            target = linearised(tree, leaves=self.leaves, closing=self.closing)
-            yield (
-                sentence_of(word.text for word in words_of(tree)),
-                " ".join(target),
-            )
+        return map(self.pair, self.trees())
+
+    def pair(self, tree: Tree) -> Pair:
+        """Words and tokens of a tree, as text."""
+        target = linearised(tree, leaves=self.leaves, closing=self.closing)
+        return sentence_of(word.text for word in words_of(tree)), " ".join(target)
 
     @functools.cached_property
     def digest(self) -> str:
         """Of the content of the files, and of how trees become tokens."""
         digests = [file_digest(path).hex() for path in self.files]
         return digest_of(self.leaves, self.closing, digests)
+
+
+@dataclasses.dataclass(frozen=True)
+class Constituents(Pairs):
+    """The trees of a treebank, and each constituent of several words as one more.
+
+    So a model meets short examples too, on which it soon learns which word is next, and
+    constituents out of their sentences: what a few thousand trees teach well.
+    """
+
+    treebank: Treebank
+
+    def __iter__(self) -> Iterator[Pair]:
+        """From the first pair on; errors are those of `Treebank.trees`."""
+        for tree in self.treebank.trees():
+            for part in spans(tree):
+                yield self.treebank.pair(part)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Of the treebank, and that its parts are examples."""
+        return digest_of("constituents", self.treebank.digest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +149,14 @@ class _Repeated:
 
 def _files(folder: Path, name: str) -> list[Path]:
     """The files that a name means; see `Treebank.find`."""
+    listed = folder / (name if name.endswith(".list") else f"{name}.list")
+    if not listed.is_file():
+        return _unlisted(folder, name)
+    names = filter(None, map(str.strip, iter_lines(listed)))
+    return [file for name in names for file in _unlisted(folder, name)]
+
+
+def _unlisted(folder: Path, name: str) -> list[Path]:
     sections = re.fullmatch(r"(\d\d)(?:-(\d\d))?", name)
     if sections and not (folder / name).is_file():
         first, last = int(sections[1]), int(sections[2] or sections[1])
@@ -130,10 +165,6 @@ def _files(folder: Path, name: str) -> list[Path]:
             for number in range(first, last + 1)
             for file in _in_folder(folder / f"{number:02}")
         ]
-    listed = folder / f"{name}.list"
-    if listed.is_file():
-        lines = [line.strip() for line in iter_lines(listed)]
-        return [file for line in lines if line for file in _files(folder, line)]
     if (folder / name).is_dir():
         return _in_folder(folder / name)
     for suffix in ("", *_SUFFIXES):
