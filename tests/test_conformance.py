@@ -129,6 +129,7 @@ def test_one_change_is_one_deviation_with_the_papers_value(key, value, said):
             "0.2 was chosen where the paper is silent",
         ),
         ("data.test", "22", "23 (Section 6.3, Table 4)"),
+        ("data.constituents", True, "False (Section 6.3, about 40K sentences)"),
         ("data.leaves", "words", "tags was chosen where the paper is silent"),
         ("data.closing", "plain", "labelled was chosen where the paper is silent"),
         ("optimizer.warmup_steps", 4000, "16000 was chosen where the paper is silent"),

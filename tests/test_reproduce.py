@@ -163,7 +163,7 @@ def test_the_smallest_parser_is_a_small_sample():
     assert smoke.decoding == sample.decoding
     assert smoke.model.d_model == smoke.model.num_heads * smoke.model.d_k
     assert smoke.model.d_model < sample.model.d_model
-    assert smoke.training.steps * 10 <= sample.training.steps
+    assert smoke.training.steps < sample.training.steps
     optimizer = smoke.optimizer
     assert optimizer.warmup_steps + optimizer.cooldown_steps < smoke.training.steps
     rate = optimizer.factor / math.sqrt(smoke.model.d_model * optimizer.warmup_steps)

@@ -333,7 +333,7 @@ def setting_4(scale: str, *, num_seeds: int = 1) -> Setting:
 
 def lines_of(markdown: str, head: str) -> list[list[str]]:
     """The cells of the table whose first line starts so, without its head."""
-    table = markdown.partition(f"| {head} ")[2].partition("\n\n")[0]
+    table = markdown.partition(f"\n| {head} ")[2].partition("\n\n")[0]
     return [
         [cell.strip() for cell in line.strip("|").split(" | ")]
         for line in table.splitlines()[2:]

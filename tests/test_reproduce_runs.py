@@ -395,3 +395,58 @@ def test_two_rows_from_text_to_table(
     again, err = capsys.readouterr()
     assert again == out
     assert "== run" not in err
+
+
+@pytest.mark.slow
+def test_a_parser_from_trees_to_table(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    smallest = {
+        "model": {
+            "num_layers": 1,
+            "d_model": 32,
+            "d_k": 8,
+            "d_v": 8,
+            "vocab_size": 300,
+        },
+        "training": {"steps": 3, "batch_tokens": 256},
+        "optimizer": {"warmup_steps": 2, "cooldown_steps": 0},
+        "validation": {"every_steps": 3, "bleu_sentences": 0, "metric": "loss"},
+        "checkpoint": {"every_steps": 1, "keep_last": 2, "average_last": 2},
+        "decoding": {"max_extra_length": 7},
+    }
+    monkeypatch.setattr(scales, "_SMOKE_PARSER", smallest)
+    for name, number in (("train", 60), ("dev", 3)):
+        trees = (
+            f"( (S (NP-SBJ (NNS {word}s)) (VP (VBP b{word}) (NP (-NONE- *))) (. .)) )"
+            for word in (f"w{7919 * i % 997}" for i in range(number))
+        )
+        (tmp_path / f"{name}.mrg").write_text("\n".join(trees))
+    output = tmp_path / "out"
+    command = ["reproduce", "table4", "--scale=smoke", f"--data_dir={tmp_path}"]
+    main([*command, f"--output={output}"])
+    out, err = capsys.readouterr()
+    assert (output / "table4.md").read_text() == out
+    assert "== run 1 of 1: row wsj, seed 0" in err
+    values = json.loads((output / "table4.json").read_text())
+    rows = {row["row"]: row["runs"] for row in values["rows"]}
+    assert rows["semi"] == []
+    (run,) = (ParsingResult(**run) for run in rows["wsj"])
+    assert (run.steps, run.averaged_checkpoints, run.num_sentences) == (3, 2, 3)
+    assert 1 < run.perplexity < 300
+    # S, NP and VP. A flat S has one of them and no other, right branches S and VP.
+    assert run.baselines == pytest.approx({"flat S": 50.0, "right-branching": 80.0})
+    parsed = (output / "wsj-0" / "test.mrg").read_text().splitlines()
+    words = [[word.split(")")[0] for word in tree.split(" ")[1:]] for tree in parsed]
+    assert len(words) == 3
+    for number, sentence in enumerate(words):
+        word = f"w{7919 * number % 997}"
+        leaves = [token for token in sentence if not token.startswith("(")]
+        assert leaves == [f"{word}s", f"b{word}", "."]
+
+    main([*command, f"--output={output}"])
+    again, err = capsys.readouterr()
+    assert again == out
+    assert "== run" not in err

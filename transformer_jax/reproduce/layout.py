@@ -75,14 +75,18 @@ def figures(runs: Sequence[Result]) -> dict[str, Any]:
     return {"summary": summary, "runs": [dataclasses.asdict(run) for run in runs]}
 
 
-def legend(scores: str, results: Results[AnyResult], setting: Setting) -> list[str]:
-    """What the columns and cells are; `scores` explains those of scores."""
+def legend(
+    scores: Sequence[str], results: Results[AnyResult], setting: Setting
+) -> list[str]:
+    """What the columns and cells are; `scores` explain those of scores."""
     runs = [run for row in results.values() for run in row]
+    first, *others = scores
     lines = [
-        f"{scores} FLOPs by time is the paper's method, training time times devices "
+        f"{first} FLOPs by time is the paper's method, training time times devices "
         "times a sustained rate: here the median time of a step times steps, and the "
         "rate at which the machine multiplies matrices. FLOPs counted are those of the "
-        "products in the forward and the backward pass."
+        "products in the forward and the backward pass.",
+        *others,
     ]
     if setting.num_seeds > 1:
         lines.append(

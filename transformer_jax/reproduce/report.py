@@ -116,8 +116,7 @@ def table_3(
             "",
             *markdown(_HEAD_3_COST, spent),
             "",
-            *legend(_BLEU, results, setting),
-            *_signatures(results),
+            *legend([_BLEU, *_signatures(results)], results, setting),
             "",
             "## The ordering beside the paper's",
             "",
@@ -167,8 +166,7 @@ def table_2(
             "",
             *markdown(_HEAD_2, lines),
             "",
-            *legend(_BLEU, results, setting),
-            *_signatures(results),
+            *legend([_BLEU, *_signatures(results)], results, setting),
             *([_NO_FRENCH] if setting.scale == "smoke" else []),
             "",
             "## As printed in the paper",
@@ -228,7 +226,7 @@ def table_4(
             "",
             *markdown(_HEAD_4_COST, spent),
             "",
-            *legend(_F1, results, setting),
+            *legend([_F1], results, setting),
             *([_NO_PARSED_TEXT] if is_stand_in else []),
         ]
     )
