@@ -185,6 +185,22 @@ def test_a_mixture_can_be_read_again_and_has_a_digest() -> None:
     assert len({mixture.digest, *(other.digest for other in others)}) == 4
 
 
+def test_constituents_are_examples_once_for_each_span(folder: Path) -> None:
+    (folder / "one.mrg").write_text(
+        "( (S (NP (NP (NN a)) (PP (IN of) (NP (NP (NN b) (NN c))))) (VP (VB d)) (. .)))"
+    )
+    data = config(folder, train=("one",), constituents=True)
+    corpus = load_corpus(data)
+    # VP and the first NP are a word each; NP over b c is twice there.
+    assert sorted(source for source, _ in corpus.train) == sorted(
+        ["a of b c d .", "a of b c", "of b c", "b c"]
+    )
+    assert dict(corpus.train)["b c"] == "(NP (NP (NN) (NN) )NP )NP"
+    assert len(load_split(data, "train")) == 1
+    plain = load_corpus(config(folder, train=("one",))).train
+    assert corpus.train.digest != plain.digest
+
+
 def test_parsed_text_is_mixed_in_and_the_split_is_without_it(folder: Path) -> None:
     data = config(folder, extra="parsed", extra_ratio=2.0)
     found = [source.split()[0] for source, _ in load_corpus(data).train]
