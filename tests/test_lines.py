@@ -14,7 +14,7 @@ from typing import BinaryIO
 import pytest
 
 from transformer_jax.commands import lines
-from transformer_jax.commands.lines import Input, opened_output
+from transformer_jax.commands.lines import Input, converse, opened_output, stream
 from transformer_jax.errors import UserError
 
 
@@ -291,3 +291,63 @@ def test_without_a_path_standard_output_is_written(
         file.write(b"a\n")
     assert stdout.buffer.getvalue() == b"a\n"
     assert not stdout.closed
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_each_window_is_answered_before_the_next_is_read(
+    piped: BinaryIO, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = Input(None)
+    done: list[int] = []
+
+    def answers(window: list[str], progress: Callable[[int], object]) -> list[str]:
+        progress(len(window))
+        done.append(len(window))
+        if len(done) == 3:
+            piped.close()
+        else:
+            piped.write(b"again\n")
+        return [line.upper() for line in window] + ["--"]
+
+    piped.write(b"once\n")
+    stream(source, source.windows(), answers, output=None, unit="line")
+    assert done == [1, 1, 1]
+    out, err = capfd.readouterr()
+    assert out == "ONCE\n--\nAGAIN\n--\nAGAIN\n--\n"
+    assert err == ""  # no progress bar but at a terminal
+
+
+# A conversation
+
+
+def test_a_conversation_answers_each_line_and_outlives_bad_ones(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keyboard, terminal = os.openpty()
+    warm = threading.Event()
+
+    def answers(lines: list[str], number: int) -> Iterator[str]:
+        assert warm.is_set()
+        (line,) = lines
+        yield f"{number} {line}"
+        if line == "bad":
+            raise UserError("no such word")
+        yield "whole"
+
+    with (
+        os.fdopen(terminal, encoding="utf-8") as stdin,
+        os.fdopen(keyboard, "wb", buffering=0) as keys,
+    ):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert Input(None).is_terminal
+        keys.write("ä dog\nbad\n".encode() + b"\xff\n\n\x04")
+        converse("a -> b", answers, warm_up=warm.set)
+    out, err = capsys.readouterr()
+    assert out == "1 ä dog\nwhole\n2 bad\n4 \nwhole\n"
+    assert err.splitlines() == [
+        "a -> b; a sentence a line, Ctrl-D ends",
+        "> > error: no such word",
+        "> error: the sentence line 1 is not UTF-8 (byte 0xff): convert it, for "
+        "example with iconv -f latin1 -t utf-8",
+        "> > ",
+    ]

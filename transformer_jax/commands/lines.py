@@ -2,13 +2,16 @@
 
 import collections
 import contextlib
+import itertools
 import os
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+from tqdm import tqdm
 
 from transformer_jax.data.text_files import decode_lines, naming_failure, opened_text
 from transformer_jax.errors import UserError
@@ -18,6 +21,7 @@ FORMATS = ("text", "jsonl", "tsv")  # of what is written
 # What is read before it is worked on: enough to sort by length, little to keep.
 _MOST_LINES = 2048
 _MOST_BYTES = 4 << 20
+_Window = TypeVar("_Window")
 
 
 class Input:
@@ -102,6 +106,74 @@ def paired(first: Input, second: Input) -> Iterator[tuple[list[str], list[str]]]
         raise UserError(
             f"{second.name} has more lines than {first.name}, expected as many"
         )
+
+
+def stream(
+    source: Input,
+    windows: Iterable[_Window],
+    answers: Callable[[_Window, Callable[[int], object]], Iterable[str]],
+    *,
+    output: str | None,
+    unit: str,
+) -> None:
+    """Writes the answers to each window before the next is read.
+
+    At a terminal a bar shows how far it is.
+
+    Args:
+      source: whose lines the windows are made of, one for each unit.
+      windows: what is worked on at a time.
+      answers: the lines for a window; calls its second argument with the number of
+        units each time some are done.
+      output: where to, see `opened_output`.
+      unit: of the progress, such as "sentence".
+    """
+    is_shown = sys.stderr.isatty()
+    num_units = source.count() if is_shown else None
+    with (
+        opened_output(output) as file,
+        tqdm(total=num_units, unit=unit, disable=not is_shown) as progress,
+    ):
+        for window in windows:
+            lines = answers(window, progress.update)
+            file.write("".join(f"{line}\n" for line in lines).encode())
+            file.flush()
+
+
+def converse(
+    greeting: str,
+    answers: Callable[[list[str], int], Iterable[str]],
+    *,
+    warm_up: Callable[[], object],
+) -> None:
+    """Prints the answers to each line that is typed, until the end of the input.
+
+    Args:
+      greeting: what it is about.
+      answers: the lines for what was typed, and its number; a UserError is printed.
+      warm_up: compiles what is needed, while the first line is typed.
+    """
+    warming = threading.Thread(target=warm_up, daemon=True)
+    warming.start()
+    print(f"{greeting}; a sentence a line, Ctrl-D ends", file=sys.stderr)
+    for number in itertools.count(1):
+        print("> ", end="", file=sys.stderr, flush=True)
+        content = sys.stdin.buffer.readline()
+        if not content:
+            print(file=sys.stderr)
+            return
+        warming.join()
+        try:
+            for line in answers(decode_lines(content, "the sentence"), number):
+                print(line, flush=True)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+
+
+def warn(*problems: str) -> None:
+    """Prints each on standard error."""
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
 
 
 def _read_lines(descriptor: int) -> Iterator[bytes]:

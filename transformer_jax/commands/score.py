@@ -1,12 +1,9 @@
 """python -m transformer_jax score."""
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from tqdm import tqdm
 
 from transformer_jax.command_line import (
     Parser,
@@ -14,7 +11,7 @@ from transformer_jax.command_line import (
     require_other_file,
     require_writable,
 )
-from transformer_jax.commands.lines import FORMATS, Input, opened_output, paired
+from transformer_jax.commands.lines import FORMATS, Input, paired, stream, warn
 from transformer_jax.data.pairs import Pair
 from transformer_jax.data.sources import TSV_STRIP, split_pair
 from transformer_jax.errors import UserError
@@ -57,27 +54,22 @@ def score(arguments: Sequence[str]) -> None:
     from transformer_jax.commands.models import load_translator
 
     translator = load_translator(flags)
-    num_lines = source.count() if sys.stderr.isatty() else None
     number = num_missing = 0
-    with (
-        opened_output(flags.output) as output,
-        tqdm(total=num_lines, unit="pair", disable=not sys.stderr.isatty()) as progress,
-    ):
-        for pairs in _pairs(source, target):
-            scores = translator.score(pairs, progress=progress.update)
-            num_missing += scores.count(None)
-            shown = [
-                _shown(pair, result, number + i, flags.format)
-                for i, (pair, result) in enumerate(zip(pairs, scores, strict=True), 1)
-            ]
-            number += len(pairs)
-            output.write("".join(f"{line}\n" for line in shown).encode())
-            output.flush()
+
+    def answers(pairs: list[Pair], progress: Callable[[int], object]) -> Iterator[str]:
+        nonlocal number, num_missing
+        for pair, result in zip(
+            pairs, translator.score(pairs, progress=progress), strict=True
+        ):
+            number += 1
+            num_missing += result is None
+            yield _shown(pair, result, number, flags.format)
+
+    stream(source, _pairs(source, target), answers, output=flags.output, unit="pair")
     if num_missing:
-        print(
-            f"warning: {num_missing} of {number} pairs have a side that is too long "
-            "for the model: nan",
-            file=sys.stderr,
+        warn(
+            f"{num_missing} of {number} pairs have a side that is too long for the "
+            "model: nan"
         )
 
 

@@ -2,13 +2,9 @@
 
 import argparse
 import json
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
 
 from transformer_jax.command_line import (
     Parser,
@@ -16,12 +12,18 @@ from transformer_jax.command_line import (
     require_other_file,
     require_writable,
 )
-from transformer_jax.commands.lines import FORMATS, Input, opened_output, paired
-from transformer_jax.data.text_files import decode_lines
+from transformer_jax.commands.lines import (
+    FORMATS,
+    Input,
+    converse,
+    paired,
+    stream,
+    warn,
+)
 from transformer_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from transformer_jax.translation import Translation, Translator
+    from transformer_jax.translation import Translation
 
 
 def translate(arguments: Sequence[str]) -> None:
@@ -35,40 +37,49 @@ def translate(arguments: Sequence[str]) -> None:
         raise UserError(f"--{name} does not go with a conversation: give --input=FILE")
 
     from transformer_jax.commands.models import load_translator
+    from transformer_jax.translation import Problems
 
     translator = load_translator(flags)
     options = _options(flags)
     translator.require_valid(flags.suppress, options["attention"])
+
+    def answers(
+        lines: list[str],
+        starts: list[str],
+        problems: Problems,
+        first_number: int,
+        **more: Any,
+    ) -> Iterator[str]:
+        translations = translator.translations(
+            lines, prefixes=starts, first_number=first_number, **options, **more
+        )
+        for number, translation in enumerate(translations, start=first_number):
+            problems.add(translation)
+            yield from _shown(translation, number, flags)
+
+    def typed(lines: list[str], number: int) -> Iterator[str]:
+        problems = Problems()
+        yield from answers(lines, [flags.prefix or ""], problems, number)
+        warn(*problems.lines())
+
     if source.is_terminal:
-        _converse(translator, options, flags)
+        converse(
+            " -> ".join(translator.languages),
+            typed,
+            warm_up=lambda: translator.translations(["a"]),
+        )
         return
-    num_lines = source.count() if sys.stderr.isatty() else None
-
-    from transformer_jax.translation import Problems
-
     problems = Problems()
-    with (
-        opened_output(flags.output) as output,
-        tqdm(
-            total=num_lines, unit="sentence", disable=not sys.stderr.isatty()
-        ) as progress,
-    ):
-        for lines, starts in _with_prefixes(source, prefixes, flags.prefix):
-            translations = translator.translations(
-                lines,
-                prefixes=starts,
-                first_number=problems.num_lines + 1,
-                progress=progress.update,
-                **options,
-            )
-            written = []
-            for translation in translations:
-                problems.add(translation)
-                written.extend(_shown(translation, problems.num_lines, flags))
-            output.write("".join(f"{line}\n" for line in written).encode())
-            output.flush()
-    for line in problems.lines():
-        print(f"warning: {line}", file=sys.stderr)
+    stream(
+        source,
+        _with_prefixes(source, prefixes, flags.prefix),
+        lambda window, progress: answers(
+            *window, problems, problems.num_lines + 1, progress=progress
+        ),
+        output=flags.output,
+        unit="sentence",
+    )
+    warn(*problems.lines())
 
 
 def _parser() -> Parser:
@@ -218,41 +229,3 @@ def _shown(
 def _one_line(text: str) -> str:
     """Without what would end a line or a field."""
     return text.translate({ord(sign): " " for sign in "\n\r\t"})
-
-
-def _converse(
-    translator: "Translator", options: dict[str, Any], flags: argparse.Namespace
-) -> None:
-    """Translates what is typed, until the end of the input."""
-    from transformer_jax.translation import Problems
-
-    # What is needed is compiled while the first sentence is typed.
-    warm_up = threading.Thread(
-        target=translator.translations, args=(["a"],), daemon=True
-    )
-    warm_up.start()
-    source, target = translator.languages
-    print(f"{source} -> {target}; a sentence a line, Ctrl-D ends", file=sys.stderr)
-    prefixes = [flags.prefix] if flags.prefix else []
-    number = 0
-    while True:
-        print("> ", end="", file=sys.stderr, flush=True)
-        content = sys.stdin.buffer.readline()
-        if not content:
-            print(file=sys.stderr)
-            return
-        warm_up.join()
-        try:
-            (translation,) = translator.translations(
-                decode_lines(content, "the sentence"), prefixes=prefixes, **options
-            )
-        except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
-            continue
-        number += 1
-        for shown in _shown(translation, number, flags):
-            print(shown, flush=True)
-        problems = Problems()
-        problems.add(translation)
-        for problem in problems.lines():
-            print(f"warning: {problem}", file=sys.stderr)
