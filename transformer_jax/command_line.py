@@ -156,20 +156,28 @@ def require_writable(path: Path) -> None:
         raise UserError(f"folder {path.parent} cannot be written to: write elsewhere")
 
 
-def require_other_file(output: str | None, name: str, path: str | None) -> None:
-    """Refuses to write over what is read.
+def require_output(flags: argparse.Namespace, *inputs: str) -> None:
+    """Refuses, before long work, an --output that cannot be written, or is read too.
 
     Args:
-      output: path of --output.
-      name: of the flag that gives the input.
-      path: of the input.
+      flags: of the command.
+      inputs: names of the flags with what it reads, a path or a list of them each.
 
     Raises:
-      UserError: they are the same file.
+      UserError: saying which.
     """
-    both = [Path(p) for p in (path, output) if p]
-    if len(both) == 2 and all(map(Path.exists, both)) and os.path.samefile(*both):
-        raise UserError(f"--output is the --{name} file {path}: write elsewhere")
+    if not flags.output:
+        return
+    output = Path(flags.output)
+    require_writable(output)
+    for name in inputs:
+        given = getattr(flags, name)
+        for path in given if isinstance(given, list) else [given]:
+            if path and all(map(os.path.exists, (path, output))):
+                if output.samefile(path):
+                    raise UserError(
+                        f"--output is the --{name} file {path}: write elsewhere"
+                    )
 
 
 def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:

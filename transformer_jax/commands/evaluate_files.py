@@ -9,8 +9,7 @@ from pathlib import Path
 
 from transformer_jax.command_line import (
     Parser,
-    require_other_file,
-    require_writable,
+    require_output,
 )
 from transformer_jax.data.text_files import read_lines
 from transformer_jax.errors import UserError
@@ -49,14 +48,7 @@ def evaluate_files(arguments: Sequence[str]) -> None:
             f"--target_language is {flags.target_language}, expected an ISO code such "
             "as de"
         )
-    if flags.output:
-        require_writable(Path(flags.output))
-    for name, paths in (
-        ("reference", [flags.reference]),
-        ("hypothesis", flags.hypothesis),
-    ):
-        for path in paths:
-            require_other_file(flags.output, name, path)
+    require_output(flags, "reference", "hypothesis")
     references = read_lines(Path(flags.reference))
     systems = [read_lines(Path(p), may_be_blank=True) for p in flags.hypothesis]
     for path, lines in zip(flags.hypothesis, systems, strict=True):

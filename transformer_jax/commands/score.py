@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_jax.command_line import (
     Parser,
     require_choice,
-    require_other_file,
-    require_writable,
+    require_output,
 )
 from transformer_jax.commands.lines import FORMATS, Input, paired, stream, warn
 from transformer_jax.data.pairs import Pair
@@ -44,10 +42,7 @@ def score(arguments: Sequence[str]) -> None:
     if (flags.source is None) != (flags.target is None):
         given = "target" if flags.source is None else "source"
         raise UserError(f"--{given} alone is given, expected --source and --target")
-    if flags.output:
-        require_writable(Path(flags.output))
-    for name in ("source", "target"):
-        require_other_file(flags.output, name, getattr(flags, name))
+    require_output(flags, "source", "target")
     source = Input(flags.source)
     target = Input(flags.target) if flags.target else None
 

@@ -3,14 +3,12 @@
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.command_line import (
     Parser,
     require_choice,
-    require_other_file,
-    require_writable,
+    require_output,
 )
 from transformer_jax.commands.lines import (
     FORMATS,
@@ -136,10 +134,7 @@ def _parser() -> Parser:
 def _require_consistent(flags: argparse.Namespace) -> None:
     """Refuses, before long work, what cannot be meant."""
     require_choice("format", flags.format, FORMATS)
-    if flags.output:
-        require_writable(Path(flags.output))
-    for name in ("input", "prefixes"):
-        require_other_file(flags.output, name, getattr(flags, name))
+    require_output(flags, "input", "prefixes")
     if flags.n_best and flags.n_best > 1 and flags.format == "text":
         raise UserError(
             f"--n_best={flags.n_best} does not fit in --format=text, a line for each "
