@@ -3,6 +3,7 @@
 import random
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,3 +211,14 @@ def test_a_missing_or_broken_vocabulary_is_a_user_error(tmp_path: Path) -> None:
     broken.write_bytes(b"not a model")
     with pytest.raises(UserError, match="not a SentencePiece vocabulary"):
         Tokenizer.load(broken)
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_brackets_are_those_that_the_vocabulary_was_given(algorithm: str) -> None:
+    lines = [f"word{number} ( (S a ) )S" for number in range(2000)]
+    options: dict[str, Any] = {"vocab_size": 290, "algorithm": algorithm}
+    learned = train_tokenizer(lines, **options)
+    assert any("(" in piece for piece in learned.pieces(range(290)))
+    assert learned.brackets == []
+    given = train_tokenizer(lines, **options, words=["(S", "(NN)", ")S"])
+    assert given.brackets == ["(NN)", "(S", ")S"]

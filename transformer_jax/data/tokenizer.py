@@ -96,10 +96,14 @@ class Tokenizer:
 
     @functools.cached_property
     def brackets(self) -> list[str]:
-        """The pieces that are a token of a linearised tree, without their space."""
-        pieces = self.pieces(range(self.vocab_size))
-        words = (piece[1:] for piece in pieces if piece.startswith(SPACE_MARK))
-        return brackets_of(words)
+        """The tokens of trees that are a piece each, without their space.
+
+        None but in a vocabulary that was given them: those stand before the bytes. What
+        it learned, such as "(S" of any text, stands behind.
+        """
+        first_byte = self._processor.piece_to_id("<0x00>")
+        given = self.pieces(range(_NUM_SPECIAL, first_byte))
+        return brackets_of(piece.removeprefix(SPACE_MARK) for piece in given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +155,8 @@ def train_tokenizer(
 ) -> Tokenizer:
     """A vocabulary of exactly `vocab_size` ids, learned from the lines.
 
-    The ids are PAD, START, END, UNKNOWN, the 256 bytes, then pieces. The same lines
-    give the same pieces.
+    The ids are PAD, START, END, UNKNOWN, the words, the 256 bytes, then pieces. The
+    same lines give the same pieces.
 
     Args:
       lines: training text.
