@@ -26,7 +26,11 @@ def trees(*texts: str) -> list[Tree]:
 
 
 class Canned:
-    """A translator that gives prepared outputs, whatever the sentences are."""
+    """A translator that gives prepared outputs, whatever the sentences are.
+
+    Each word is a word piece, and so is what follows a "+" in it. Bars in an output
+    separate its parts; all but the last are of two word pieces.
+    """
 
     def __init__(self, brackets: Sequence[str], *outputs: str) -> None:
         target = types.SimpleNamespace(brackets=list(brackets))
@@ -39,12 +43,25 @@ class Canned:
     ) -> list[Translation]:
         self.sentences = list(sentences)
         progress(len(sentences))
-        return [
-            Translation(
-                sentence, (), (Hypothesis(text, 0.0, 0.0, (), "end"),), 1, False
-            )
-            for sentence, text in zip(sentences, self.outputs, strict=True)
-        ]
+        pairs = zip(sentences, self.outputs, strict=True)
+        return [_translation(sentence, text) for sentence, text in pairs]
+
+
+def _translation(sentence: str, text: str) -> Translation:
+    parts = tuple(text.split(" | "))
+    pieces = [f"▁{word}" for word in sentence.split()]
+    pieces = [piece for word in pieces for piece in word.split("+")]
+    for number in range(1, len(parts)):
+        pieces.insert(3 * number - 1, "</s>")
+    return Translation(
+        source=sentence,
+        source_tokens=(*pieces, "</s>") if pieces else (),
+        hypotheses=(Hypothesis(" ".join(parts), 0.0, 0.0, (), "end", parts=parts),)
+        if pieces
+        else (),
+        num_pieces=len(parts),
+        was_cut=len(parts) > 1,
+    )
 
 
 def parser(brackets: Sequence[str], *outputs: str) -> tuple[TreeParser, Canned]:
@@ -67,6 +84,48 @@ def test_outputs_become_trees_over_the_words() -> None:
     assert (first.is_whole, second.is_whole) == (True, False)
     assert first.words == ("(", "bark")
     assert sum(done) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "output", "tree", "is_whole"),
+    [
+        (
+            "The dog barks .",
+            "(NP (NN) (NN) )NP | (S (VP (VB) )VP (.) )S",
+            "(TOP (NP (NN The) (NN dog)) (S (VP (VB barks)) (. .)))",
+            True,
+        ),
+        # What the first leaves open does not hold the second.
+        (
+            "The dog barks",
+            "(S (NP (NN) (NN) | (VP (VB) )VP",
+            "(TOP (S (NP (NN The) (NN dog))) (VP (VB barks)))",
+            False,
+        ),
+        # Nor do leaves too many of the first push words of the second away.
+        (
+            "The dog barks",
+            "(NP (NN) (NN) (NN) )NP | (VP (VB) )VP",
+            "(TOP (NP (NN The) (NN dog)) (VP (VB barks)))",
+            False,
+        ),
+        # What is made of the rest of a word is nothing.
+        (
+            "a b+c",
+            "(NP (NN) (VB) )NP | (S (NN) )S",
+            "(TOP (NP (NN a) (VB b+c)))",
+            False,
+        ),
+    ],
+)
+def test_the_parts_of_a_long_sentence_stand_side_by_side(
+    words: str, output: str, tree: str, is_whole: bool
+) -> None:
+    found, _ = parser(TAGS, output)
+    (parse,) = found.parse([words.split()])
+    assert parse.tree is not None
+    assert (one_line(parse.tree), parse.is_whole) == (tree, is_whole)
+    assert parse.tokens == tuple(output.replace("| ", "").split())
 
 
 def test_leaves_show_in_the_vocabulary() -> None:

@@ -5,11 +5,13 @@ is here: each output becomes a tree over exactly the words that came in.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformer_jax.errors import UserError
 from transformer_jax.parsing.linear import (
+    SPACE_MARK,
     Leaves,
     is_tree,
     leaves_of,
@@ -17,7 +19,7 @@ from transformer_jax.parsing.linear import (
     tokens_of,
     tree_of,
 )
-from transformer_jax.parsing.trees import Tree
+from transformer_jax.parsing.trees import TOP, Tree, Word
 from transformer_jax.translation import Translation, Translator
 
 
@@ -27,7 +29,7 @@ class Parse:
 
     words: tuple[str, ...]
     tree: Tree | None  # over the words, root TOP; none without words
-    tokens: tuple[str, ...]  # as the model made them
+    tokens: tuple[str, ...]  # as the model made them, of all parts
     is_whole: bool  # they were a tree over the words, and nothing was repaired
     translation: Translation  # its scores, and why it stopped
 
@@ -93,14 +95,43 @@ class TreeParser:
         ]
 
     def _parse(self, words: Sequence[str], translation: Translation) -> Parse:
-        tokens = tokens_of(translation.text, self._brackets)
+        parts = _parts(words, translation.source_tokens)
+        texts = [""] * len(parts)
+        if translation.hypotheses:
+            texts = translation.hypotheses[0].parts
+        tokens = [tokens_of(text, self._brackets) for text in texts]
+        constituents: list[Tree | Word] = []
+        is_whole = True
+        for part, found in zip(parts, tokens, strict=True):
+            if part:
+                constituents += tree_of(found, part, leaves=self.leaves).children
+            is_whole &= bool(part) and is_tree(found, part, leaves=self.leaves)
         return Parse(
             words=tuple(words),
-            tree=tree_of(tokens, words, leaves=self.leaves) if words else None,
-            tokens=tuple(tokens),
-            is_whole=is_tree(tokens, words, leaves=self.leaves),
+            tree=Tree(TOP, tuple(constituents)) if words else None,
+            tokens=tuple(itertools.chain(*tokens)),
+            is_whole=is_whole,
             translation=translation,
         )
+
+
+def _parts(words: Sequence[str], pieces: Sequence[str]) -> list[Sequence[str]]:
+    """The words that begin in each part of a sentence.
+
+    Args:
+      words: of the sentence.
+      pieces: word pieces of all parts, with "</s>" after each.
+
+    >>> _parts(["a", "dog"], ["▁a", "</s>", "▁d", "og", "</s>"])
+    [['a'], ['dog']]
+    """
+    ends, end = [], 0
+    for piece in pieces:
+        end += piece.startswith(SPACE_MARK)
+        if piece == "</s>":
+            ends.append(end)
+    bounds = [0, *ends[:-1], len(words)]
+    return [words[a:b] for a, b in itertools.pairwise(bounds)] if ends else []
 
 
 def _require_words(words: Sequence[str], number: int) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,7 @@ class Hypothesis:
     token_log_probs: tuple[float, ...] | None = None  # one for each token
     # [tokens, source_tokens]: each row sums to 1
     attention: np.ndarray | None = None
+    parts: tuple[str, ...] = ()  # the text of each piece that the line was cut into
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,32 +78,6 @@ class Score:
     token_log_probs: tuple[float, ...]  # one for each token
 
 
-class Problems:
-    """Counts what may be wrong with translations, to be told at the end."""
-
-    def __init__(self) -> None:
-        """Nothing seen yet."""
-        self.num_lines = 0
-        self._counts: collections.Counter[str] = collections.Counter()
-
-    def add(self, translation: Translation) -> None:
-        """Counts one more line."""
-        self.num_lines += 1
-        best = translation.hypotheses[:1]
-        self._counts["cut"] += translation.was_cut
-        self._counts["none"] += translation.num_pieces > 0 and not best
-        self._counts["empty"] += any(not hypothesis.text for hypothesis in best)
-        self._counts["limit"] += any(hypothesis.stop == "limit" for hypothesis in best)
-
-    def lines(self) -> list[str]:
-        """A line for each kind of problem that was seen."""
-        return [
-            f"{count} of {self.num_lines} lines {_PROBLEMS[kind]}"
-            for kind, count in self._counts.items()
-            if count
-        ]
-
-
 _PROBLEMS = {
     "cut": "have a sentence longer than the model was trained on: cut into pieces that "
     "were translated by themselves (try --split_sentences)",
@@ -112,6 +87,38 @@ _PROBLEMS = {
     "limit": "have a translation cut off at its length limit, often a loop "
     "(--no_repeat_ngram_size=3 prevents loops; --max_extra_length raises the limit)",
 }
+
+
+class Problems:
+    """Counts what may be wrong with translations, to be told at the end."""
+
+    def __init__(self, told: Mapping[str, str] = _PROBLEMS) -> None:
+        """Nothing seen yet.
+
+        Args:
+          told: what is said of so many lines, by kind; of other kinds nothing is.
+        """
+        self.num_lines = 0
+        self._told = told
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def add(self, translation: Translation, **more: bool) -> None:
+        """Counts one more line, and its further problems by kind."""
+        self.num_lines += 1
+        best = translation.hypotheses[:1]
+        self.counts["cut"] += translation.was_cut
+        self.counts["none"] += translation.num_pieces > 0 and not best
+        self.counts["empty"] += any(not hypothesis.text for hypothesis in best)
+        self.counts["limit"] += any(hypothesis.stop == "limit" for hypothesis in best)
+        self.counts.update(more)
+
+    def lines(self) -> list[str]:
+        """A line for each kind of problem that was seen."""
+        return [
+            f"{self.counts[kind]} of {self.num_lines} lines {told}"
+            for kind, told in self._told.items()
+            if self.counts[kind]
+        ]
 
 
 class Translator:
@@ -519,6 +526,7 @@ class Translator:
             if None in log_probs
             else tuple(itertools.chain(*log_probs)),
             attention=_block_diagonal([w for w in weights if w is not None]),
+            parts=tuple(p.text for p in parts),
         )
 
 
