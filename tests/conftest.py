@@ -6,9 +6,13 @@ Arrays are checked against the shapes of the package's signatures, by beartype.
 import atexit
 import os
 import shutil
+import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_platforms", "cpu")
@@ -40,3 +44,56 @@ _ROOMS = ("models", "decoding", "training.loss", "training.optimizer")
 install_import_hook(
     [f"transformer_jax.{room}" for room in _ROOMS], "beartype.beartype"
 ).__enter__()
+
+from transformer_jax import __main__ as package_main  # noqa: E402 checked as all are
+from transformer_jax import command_line  # noqa: E402
+
+Main = Callable[[Sequence[str]], None]
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in this process: its exit status, stdout and stderr."""
+
+    def run(main: Main, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["command", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as exit_info:
+            command_line.run(main)
+        out, err = capfd.readouterr()
+        assert isinstance(exit_info.value.code, int)
+        return exit_info.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def refusal(command: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """Runs a command that must refuse: its one line of error."""
+
+    def run(main: Main, *arguments: str) -> str:
+        status, out, err = command(main, *arguments)
+        assert status == 2
+        assert out == ""
+        assert "Traceback" not in err
+        *before, last = err.splitlines()
+        assert last.startswith("error: ")
+        assert not any(line.startswith("error") for line in before)
+        return last
+
+    return run
+
+
+@pytest.fixture
+def output_of(command: Callable[..., Any]) -> Callable[..., list[str]]:
+    """Runs a command that must succeed: its lines."""
+
+    def run(*arguments: str) -> list[str]:
+        status, out, err = command(package_main.main, *arguments)
+        assert status == 0, err
+        assert out.endswith("\n")
+        return out.removesuffix("\n").split("\n")
+
+    return run

@@ -73,41 +73,6 @@ def workdir(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
-@pytest.fixture
-def command(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command in this process: its exit status, stdout and stderr."""
-
-    def run(main: Main, *arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["command", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            command_line.run(main)
-        out, err = capfd.readouterr()
-        assert isinstance(exit_info.value.code, int)
-        return exit_info.value.code, out, err
-
-    return run
-
-
-@pytest.fixture
-def refusal(command: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
-    """Runs a command that must refuse: its one line of error."""
-
-    def run(main: Main, *arguments: str) -> str:
-        status, out, err = command(main, *arguments)
-        assert status == 2
-        assert out == ""
-        assert "Traceback" not in err
-        *before, last = err.splitlines()
-        assert last.startswith("error: ")
-        assert not any(line.startswith("error") for line in before)
-        return last
-
-    return run
-
-
 def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
@@ -651,19 +616,6 @@ def sentences(tmp_path: Path) -> Path:
     path = tmp_path / "sentences.txt"
     path.write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def output_of(command: Callable[..., Any]) -> Callable[..., list[str]]:
-    """Runs a command that must succeed: its lines."""
-
-    def run(*arguments: str) -> list[str]:
-        status, out, err = command(package_main.main, *arguments)
-        assert status == 0, err
-        assert out.endswith("\n")
-        return out.removesuffix("\n").split("\n")
-
-    return run
 
 
 def test_the_formats_of_a_translation_agree(

@@ -9,6 +9,7 @@ from transformer_jax.commands.compile import compile_for_chips
 from transformer_jax.commands.evaluate_files import evaluate_files
 from transformer_jax.commands.explain import explain
 from transformer_jax.commands.export_model import export_model
+from transformer_jax.commands.parse import parse
 from transformer_jax.commands.prepare import prepare
 from transformer_jax.commands.prepare_tfds import prepare_tfds
 from transformer_jax.commands.reproduce import reproduce
@@ -19,6 +20,7 @@ from transformer_jax.errors import UserError
 
 _COMMANDS = {
     "translate": translate,
+    "parse": parse,
     "score": score,
     "evaluate-files": evaluate_files,
     "export-model": export_model,
@@ -47,6 +49,6 @@ def main(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     use_huge_pages()
-    if sys.argv[1:2] in (["translate"], ["score"], ["reproduce"]):
+    if sys.argv[1:2] in (["translate"], ["parse"], ["score"], ["reproduce"]):
         prepare_to_translate()
     run(main)
