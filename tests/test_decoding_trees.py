@@ -125,7 +125,7 @@ def assert_mask_is(
             numbers = np.int32(length), leaves, np.int32(limit)
             mask = np.asarray(mask_of(trees.grammar, tokens, *numbers))
             for row, beginning in zip(mask, chunk, strict=False):
-                allowed = {pieces[i] for i in np.flatnonzero(row)}
+                allowed = set(itertools.compress(pieces, row))
                 assert allowed == expected[beginning], beginning
 
 
@@ -216,7 +216,7 @@ def log_prob_of(tokens: Tokens, pieces: Sequence[str]) -> float:
 
 def texts_of(found: Hypotheses, row: int, pieces: Sequence[str]) -> list[Tokens]:
     return [
-        tuple(pieces[token] for token in tokens[:length])
+        tuple(pieces[int(token)] for token in tokens[:length])
         for tokens, length in zip(found.tokens[row], found.lengths[row], strict=True)
         if length
     ]
@@ -259,3 +259,15 @@ def test_samples_are_trees_with_the_probabilities_of_the_chain():
         expected = [log_prob_of(tree, pieces) for tree in got]
         np.testing.assert_allclose(found.log_probs[row], expected, rtol=1e-5)
         assert len(set(got)) > 1
+
+
+def test_leaves_without_a_grammar_are_refused():
+    with pytest.raises(ValueError, match="need each other"):
+        beam_search(
+            lambda tokens, positions, ancestors, cache: (jnp.zeros(()), cache),
+            {},
+            Search(end_id=END_ID, beam_size=1),
+            max_lengths=jnp.array([3]),
+            max_length=3,
+            leaves=jnp.zeros((1, 2), jnp.int32),
+        )

@@ -175,8 +175,9 @@ class Searcher:
         grammar: Any = None
         if plan.only_trees:
             vocab = (self.models[0].config.vocab_size,)
-            dtypes = jnp.int8, jnp.int32, jnp.bool_
-            grammar = Grammar(*(jax.ShapeDtypeStruct(vocab, d) for d in dtypes))
+            dtypes: Any = jnp.int8, jnp.int32, jnp.bool_
+            shapes: Any = [jax.ShapeDtypeStruct(vocab, dtype) for dtype in dtypes]
+            grammar = Grammar(*shapes)
         return self.params, slots, None, grammar, num_done
 
     def most_tokens(self, options: DecodingConfig, source_length: int) -> int:

@@ -111,13 +111,14 @@ class SearchPlan:
         for row, (job, most[row]) in enumerate(jobs):
             prefixes[row, : len(job.prefix)] = job.prefix
             seeds[row] = job.seed >> 32, job.seed & 0xFFFF_FFFF
-        arrays: Any = most, np.full(self.rows, least, np.int32), prefixes, seeds
-        leaves: Any = None
+        leaves = None
         if self.only_trees:
             leaves = np.full((self.rows, self.source_length), NO_LEAF, np.int32)
             for row, (job, _) in enumerate(jobs):
                 leaves[row, : len(job.leaves)] = job.leaves
-        return Request(*arrays, leaves)
+        minima = np.full(self.rows, least, np.int32)
+        arrays: Any = most, minima, prefixes, seeds, leaves
+        return Request(*arrays)
 
     def insert(
         self,

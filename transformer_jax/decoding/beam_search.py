@@ -324,6 +324,8 @@ def beam_search(
     num_covered = 0
     if search.coverage_penalty and attention is not None:
         num_covered = jax.eval_shape(attention, cache).shape[-1]
+    if (grammar is None) != (leaves is None):
+        raise ValueError("leaves and a grammar need each other, one was not given.")
     request = Request.of(max_lengths, min_lengths, prefixes, seeds, leaves)
     state = SearchState(
         start(search, request, max_length=max_length, num_covered=num_covered), cache
@@ -477,7 +479,7 @@ def _continuations(
         logits = jax.vmap(allow)(
             logits, sentences.alive_tokens, sentences.length, request.prefixes
         )
-    if grammar is not None:
+    if grammar is not None and request.leaves is not None:
         leads_on = jax.vmap(partial(tree_tokens, grammar, end_id=search.end_id))(
             sentences.alive_tokens,
             sentences.length,

@@ -71,7 +71,6 @@ def tree_tokens(
     room = limit - length - (num_left + depth + 1)  # beyond what is to come anyway
 
     may_open = (num_left > 0) & ~is_in_word & (room >= 2)  # itself and its closer
-    may_open &= (depth > 0) | (length == 0)
     may_add = (num_left > 0) & ((depth > 0) | (limit < num_leaves + 3))
     may_close = ~is_in_word & ~is_empty & ((depth > 1) | (num_left == 0))
     closer = jnp.where(depth > 0, grammar.closers[innermost], end_id)
