@@ -145,7 +145,9 @@ def test_every_hypothesis_is_a_tree_of_tags_one_for_each_word(search, of_tags):
             assert set(leaves) <= {"(DT)", "(.)", "(-LRB-)"}
 
 
-@pytest.mark.parametrize("search", ["beam", "greedy"])
+@pytest.mark.parametrize(
+    "search", ["beam", pytest.param("greedy", marks=pytest.mark.slow)]
+)
 def test_every_hypothesis_is_a_tree_over_the_words(search, of_words):
     for sentence, trees in zip(SENTENCES, parsed(of_words, search), strict=True):
         assert all(leaves == sentence.split() for leaves in trees)
