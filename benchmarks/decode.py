@@ -30,7 +30,7 @@ import numpy as np
 
 from transformer_jax.command_line import Parser, prepare_to_translate, run
 from transformer_jax.config import DecodingConfig, TransformerConfig
-from transformer_jax.data.sources import read_lines
+from transformer_jax.data.text_files import read_lines
 from transformer_jax.errors import UserError
 
 _SIZES: dict[str, dict[str, int]] = {

@@ -21,6 +21,7 @@ EXPERIMENTS = [
     "multi30k.py:tiny",
     "base.py:en-fr",
     "big.py:en-fr",
+    "parsing.py:semi",
     *(f"table3.py:{row}" for row in TABLE_3),
 ]
 
@@ -30,7 +31,7 @@ def load(experiment: str) -> ExperimentConfig:
 
 
 def test_the_promised_files_are_there():
-    promised = "base big files multi30k quickstart table3"
+    promised = "base big files multi30k parsing quickstart table3"
     assert {f"{name}.py" for name in promised.split()} <= set(FILES)
 
 
@@ -66,6 +67,7 @@ def test_unknown_row_is_named_in_one_line(name):
         ("multi30k.py:tinny", "tiny or none"),
         ("base.py:fr", "en-fr or none"),
         ("big.py:fr", "en-fr or none"),
+        ("parsing.py:all", "semi or none"),
         ("table3.py:A5", f"one of {', '.join(TABLE_3)}"),
     ],
 )
@@ -89,6 +91,41 @@ def test_french_differs_by_its_language_vocabulary_and_dropout_only(name):
         data=dataclasses.replace(german.data, target_language="fr"),
     )
     assert load(f"{name}:en-fr") == expected
+
+
+def test_the_parser_is_base_but_for_what_section_6_3_says_and_what_it_leaves_open():
+    base, parser = ExperimentConfig(), load("parsing.py")
+    model, data, decoding = parser.model, parser.data, parser.decoding
+    # "a 4-layer transformer with d_model = 1024 [...] a vocabulary of 16K tokens".
+    assert (model.num_layers, model.d_model, model.vocab_size) == (4, 1024, 16_000)
+    # "We used a beam size of 21 and alpha = 0.3", "the maximum output length to input
+    # length + 300".
+    assert (
+        dataclasses.replace(
+            decoding, beam_size=4, length_penalty=0.6, max_extra_length=50
+        )
+        == base.decoding
+    )
+    assert (decoding.beam_size, decoding.length_penalty) == (21, 0.3)
+    assert (decoding.max_length_factor, decoding.max_extra_length) == (1, 300)
+    assert (data.train, data.validation, data.test) == (("02-21",), "22", "23")
+    assert (model.num_heads, model.d_k, model.d_v, model.d_ff) == (8, 128, 128, 2048)
+    assert parser.training == base.training
+    assert parser.checkpoint == base.checkpoint
+    left_open = {"factor": 1.0, "warmup_steps": 4000}
+    assert dataclasses.replace(parser.optimizer, **left_open) == base.optimizer
+
+
+def test_the_semi_supervised_parser_has_more_text_and_word_pieces_only():
+    parser = load("parsing.py")
+    # "a vocabulary of 32K tokens", "approximately 17M sentences", "about 40K".
+    assert load("parsing.py:semi") == dataclasses.replace(
+        parser,
+        model=dataclasses.replace(parser.model, vocab_size=32_000),
+        data=dataclasses.replace(
+            parser.data, extra="parsed", extra_ratio=17_000_000 / 40_000
+        ),
+    )
 
 
 @pytest.mark.parametrize("row", TABLE_3)
@@ -161,6 +198,10 @@ def test_number_of_parameters_of_table_3(row):
         # 526,080, a decoder layer 4 d^2 + 2 d more = 788,736.
         ("multi30k.py", 3 * (526_080 + 788_736) + 8000 * 256),
         ("multi30k.py:tiny", 4 * (131_968 + 197_760) + 10_000 * 128),
+        # d = 1024, f = 2048: an encoder layer of 4 d^2 + 2 d f + f + 5 d = 8,395,776, a
+        # decoder layer of 4 d^2 + 2 d = 4,196,352 more. 84.0M without embeddings.
+        ("parsing.py", 4 * (2 * 8_395_776 + 4_196_352) + 16_000 * 1024),
+        ("parsing.py:semi", 4 * (2 * 8_395_776 + 4_196_352) + 32_000 * 1024),
     ],
 )
 def test_number_of_parameters(experiment, expected):
@@ -173,7 +214,12 @@ def test_quickstart_is_small():
 
 @pytest.mark.parametrize(
     ("experiment", "expected"),
-    [("multi30k.py", 0.0015), ("multi30k.py:tiny", 0.005), ("files.py", 0.0015)],
+    [
+        ("multi30k.py", 0.0015),
+        ("multi30k.py:tiny", 0.005),
+        ("files.py", 0.0015),
+        ("parsing.py", 0.0001235),
+    ],
 )
 def test_rate_peaks_where_the_file_says(experiment, expected):
     config = load(experiment)

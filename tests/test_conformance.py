@@ -12,10 +12,13 @@ from transformer_jax.conformance import (
     CHOICES,
     IMMATERIAL,
     PAPER,
+    PARSER,
+    PARSER_CHOICES,
     Reference,
     deviations,
     nearest_reference,
     paper_experiment,
+    paper_values,
     table_3_row,
     value_of,
 )
@@ -46,9 +49,11 @@ def changed(changes: dict[str, Any]) -> ExperimentConfig:
         ("base.py", FRENCH, "base EN-FR"),
         ("big.py", {}, "big EN-DE"),
         ("big.py", BIG_FRENCH, "big EN-FR"),
+        ("parsing.py", {}, "parser WSJ"),
+        ("parsing.py:semi", {}, "parser semi-supervised"),
     ],
 )
-def test_base_and_big_deviate_nowhere(name, overrides, reference):
+def test_the_papers_configs_deviate_nowhere(name, overrides, reference):
     config = load(name, overrides)
     nearest = nearest_reference(config)
     assert str(nearest) == reference
@@ -64,6 +69,10 @@ def test_each_key_of_the_config_is_the_papers_or_immaterial():
         for name in members
     ]
     listed = [paper.key for paper in PAPER]
+    of_parser = [paper.key for paper in PARSER]
+    assert len(set(listed)) == len(listed)
+    assert len(set(of_parser)) == len(of_parser)
+    listed = {*listed, *of_parser}
     assert sorted([*keys, "seed"]) == sorted([*listed, *IMMATERIAL])
 
 
@@ -104,6 +113,49 @@ def test_one_change_is_one_deviation_with_the_papers_value(key, value, said):
     shown = ", ".join(value) if isinstance(value, tuple) else value
     assert str(deviation).startswith(f"{key} is {shown}; ")
     assert str(deviation).endswith(said)
+
+
+# The same beside the parser: what Section 6.3 prints, what it leaves open, and what it
+# says "remained the same as the English-to-German base translation model".
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("model.num_layers", 6, "4 (Section 6.3)"),
+        ("model.vocab_size", 32_000, "16000 (Section 6.3)"),
+        ("model.d_ff", 4096, "2048 (Section 3.3, Table 3)"),
+        (
+            "model.attention_dropout_rate",
+            0.0,
+            "0.2 was chosen where the paper is silent",
+        ),
+        ("data.test", "22", "23 (Section 6.3, Table 4)"),
+        ("data.constituents", True, "False (Section 6.3, about 40K sentences)"),
+        ("data.leaves", "words", "tags was chosen where the paper is silent"),
+        ("data.closing", "plain", "labelled was chosen where the paper is silent"),
+        ("optimizer.warmup_steps", 4000, "16000 was chosen where the paper is silent"),
+        ("optimizer.b2", 0.997, "0.98 (Section 5.3)"),
+        ("decoding.beam_size", 4, "21 (Section 6.3)"),
+        ("decoding.length_penalty", 0.6, "0.3 (Section 6.3)"),
+        ("decoding.max_extra_length", 50, "300 (Section 6.3)"),
+    ],
+)
+def test_one_change_of_the_parser_is_one_deviation(key, value, said):
+    config = load("parsing.py", {key: str(value)})
+    (deviation,) = deviations(config, nearest_reference(config))
+    assert str(deviation).startswith(f"{key} is {value}; ")
+    assert str(deviation).endswith(said)
+
+
+def test_the_sample_is_compared_with_the_parser():
+    config = load("parsing_sample.py", {})
+    reference = nearest_reference(config)
+    assert str(reference) == "parser WSJ"
+    found = {deviation.key: deviation for deviation in deviations(config, reference)}
+    for key in ("model.d_model", "data.train", "data.test", "training.steps"):
+        assert key in found
+    # What makes it a parser is the paper's.
+    for key in ("data.corpus", "data.leaves", "data.extra", "model.norm"):
+        assert key not in found
 
 
 def test_a_validation_that_saves_between_the_averaged_checkpoints_deviates():
@@ -153,6 +205,16 @@ def test_the_papers_experiments_are_those_of_the_configs(size, pair):
         assert value_of(theirs, paper.key) == value_of(ours, paper.key)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("parsing.py", "WSJ"), ("parsing.py:semi", "semi-supervised")]
+)
+def test_the_papers_parsers_are_those_of_the_config(name, text):
+    ours, reference = load(name, {}), Reference("parser", text)
+    theirs = paper_experiment(reference)
+    for paper in paper_values(reference):
+        assert value_of(theirs, paper.key) == value_of(ours, paper.key)
+
+
 def millions_by_hand(model: TransformerConfig) -> float:
     attention = 2 * model.d_model * model.num_heads * (model.d_k + model.d_v)
     feed_forward = 2 * model.d_model * model.d_ff + model.d_ff + model.d_model
@@ -179,7 +241,7 @@ def test_the_readme_and_the_choices_name_the_same_points():
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
     section = readme.partition("## Where this differs from the paper")[2]
     named = re.findall(r"\*\*([^*]+?)\.?\*\*", section.partition(" ## ")[0])
-    names = [choice.name for choice in CHOICES]
+    names = [choice.name for choice in (*CHOICES, *PARSER_CHOICES)]
     assert named
     assert set(named) <= set(names)
     assert [name for name in names if name.lower() not in readme.lower()] == []

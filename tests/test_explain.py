@@ -11,6 +11,7 @@ import pytest
 from transformer_jax import __main__ as package_main
 from transformer_jax import explain
 from transformer_jax.benchmark import BenchmarkReport
+from transformer_jax.command_line import load_experiment
 from transformer_jax.config import (
     CheckpointConfig,
     DataConfig,
@@ -137,6 +138,7 @@ def test_the_text_says_what_base_is_and_costs():
         "Label smoothing: the paper gives",
     ):
         assert expected in text
+    assert "Trees as tokens" not in text  # a parser's
     # A measured model of 1.6 GFLOP a step at 2 s a step.
     report = BenchmarkReport(2.0, 31.0, 1.6e9, 1e9, 1e9, 0.8, 1.0, 1.0)
     measured = "some chip, 3 rows", report
@@ -151,6 +153,24 @@ def test_the_text_says_what_base_is_and_costs():
     assert "some chip, 3 rows 31 target tokens/s, 0.001 TFLOP/s" in text
     assert f"{minutes:.2g} min in all on one device" in text
     assert "model.norm is pre; the paper: post (Section 3.1)" in text
+
+
+def test_a_parser_stands_beside_the_papers_parser():
+    changes = {"decoding.beam_size": "4"}
+    config = load_experiment(f"{ROOT}/configs/parsing.py", changes)
+    text = explain.explain(config, "parsing.py", utilisation=0.5)
+    text = " ".join(text.split())
+    for expected in (
+        "parsing.py, beside the paper's parser WSJ",
+        "in all 100,335,616",  # 4 (2 x 8,395,776 + 4,196,352) + 16,000 x 1024
+        "peak 0.000124 at step 16,000",  # 0.5 (1024 x 16,000)^-0.5
+        "for the paper's parser WSJ, of which it gives no hours",
+        "Deviations from the paper's parser WSJ decoding.beam_size is 4; the paper: 21 "
+        "(Section 6.3) Where",
+        "Label smoothing: the paper gives",
+        "Trees as tokens: the paper does not say how.",
+    ):
+        assert expected in text
 
 
 def test_measuring_takes_few_rows_of_a_batch_on_a_cpu(monkeypatch: pytest.MonkeyPatch):

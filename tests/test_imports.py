@@ -10,8 +10,8 @@ PACKAGE = "transformer_jax"
 
 # Lowest first. A file may import its own layer's room and all layers below.
 LAYERS = [
-    ("errors", "tables"),
-    ("config", "files", "moses", "significance"),
+    ("errors", "significance", "tables"),
+    ("config", "files", "moses", "parsing"),
     ("models", "decoding", "metrics", "data", "sharding", "processes", "hlo"),
     ("training.loss", "training.optimizer", "training.writer", "cost", "conformance"),
     ("training.step", "training.progress"),
@@ -20,6 +20,7 @@ LAYERS = [
     ("trained_model", "plans", "grammar"),
     ("inference",),
     ("translation",),
+    ("parser",),
     ("evaluation", "visualization"),
     ("training.validation", "training.workdir", "benchmark", "complexity"),
     ("training.loop", "compilation"),
@@ -34,18 +35,28 @@ ALLOWED = {
     "tables": (),
     "config": ("errors",),
     "files": (),
-    "data": ("data", "config", "errors", "files"),
+    "data": ("data", "config", "errors", "files", "parsing"),
     "models": ("models", "config"),
     "decoding": ("decoding",),
     "moses": (),
     "significance": (),
+    "parsing": ("parsing", "errors", "significance"),
     "metrics": ("errors", "moses", "significance"),
     "hlo": (),
     "sharding": ("config", "errors"),
     "processes": ("errors",),
 }
 HEAVY = {"jax", "jaxlib", "flax", "optax", "orbax", "jaxtyping"}
-WITHOUT_JAX = ("errors", "config", "data", "metrics", "moses", "significance", "hlo")
+WITHOUT_JAX = (
+    "errors",
+    "config",
+    "data",
+    "metrics",
+    "moses",
+    "parsing",
+    "significance",
+    "hlo",
+)
 
 FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
 

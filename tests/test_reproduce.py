@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import printed
 import pytest
@@ -18,8 +19,10 @@ from transformer_jax.__main__ import main
 from transformer_jax.commands import reproduce as command
 from transformer_jax.config import ExperimentConfig, freeze
 from transformer_jax.errors import UserError
+from transformer_jax.reproduce import runs
 from transformer_jax.reproduce.ordering import compare, ranking
-from transformer_jax.reproduce.scales import require_text, scaled
+from transformer_jax.reproduce.results import ParsingResult
+from transformer_jax.reproduce.scales import require_text, scaled, scaled_parser
 from transformer_jax.tables import TABLE_2, TABLE_3, TABLE_4, TRANSLATORS
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -135,6 +138,36 @@ def test_the_papers_scale_changes_the_folder_only(experiment: str):
     paper = load(experiment)
     data = dataclasses.replace(paper.data, dir="folder")
     assert scaled(paper, "paper", "folder") == dataclasses.replace(paper, data=data)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "scale"),
+    [
+        ("parsing.py", "paper"),
+        ("parsing.py:semi", "paper"),
+        ("parsing_sample.py", "small"),
+    ],
+)
+def test_parsers_are_run_as_their_configs_are(experiment: str, scale: str):
+    config = load(experiment)
+    data = dataclasses.replace(config.data, dir="folder")
+    expected = dataclasses.replace(config, data=data)
+    assert scaled_parser(config, scale, "folder") == expected
+
+
+def test_the_smallest_parser_is_a_small_sample():
+    sample = load("parsing_sample.py")
+    smoke = scaled_parser(sample, "smoke", "folder")
+    assert freeze(smoke.to_dict()) == smoke
+    assert smoke.data == dataclasses.replace(sample.data, dir="folder")
+    assert smoke.decoding == sample.decoding
+    assert smoke.model.d_model == smoke.model.num_heads * smoke.model.d_k
+    assert smoke.model.d_model < sample.model.d_model
+    assert smoke.training.steps < sample.training.steps
+    optimizer = smoke.optimizer
+    assert optimizer.warmup_steps + optimizer.cooldown_steps < smoke.training.steps
+    rate = optimizer.factor / math.sqrt(smoke.model.d_model * optimizer.warmup_steps)
+    assert rate == pytest.approx(0.004)  # as the smallest translators
 
 
 def test_multi30k_is_required_with_each_language(tmp_path: Path):
@@ -257,8 +290,11 @@ def refusal(
         (["table3", "--scale=small", "--data_dir=x"], ["--data_dir x has no train.en"]),
         (["table2", "--data_dir=x"], ["no wmt14_translate of en-de", "prepare-tfds"]),
         (["table1", "--rows=base"], ["--rows is base", "table1 trains nothing"]),
-        (["table4", "--seeds=3"], ["--seeds is 3", "table4 trains nothing"]),
-        (["table4", "--data_dir=x"], ["--data_dir is x", "table4 trains nothing"]),
+        (["table4"], ["no --data_dir", "--scale=paper", "WSJ", "02 to 23"]),
+        (["table4", "--data_dir=x"], ["--data_dir x has no 02"]),
+        (["table4", "--scale=small"], ["no --data_dir", "train and dev", "NLTK"]),
+        (["table4", "--scale=smoke", "--data_dir=x"], ["--data_dir x has no train"]),
+        (["table4", "--scale=small", "--rows=semi"], ["no row semi", "wsj"]),
         (["table3", "--sale=smoke"], ["no flag --sale", "--scale?"]),
     ],
 )
@@ -316,15 +352,56 @@ def test_table_1_is_handed_folder_and_scale(
     assert calls == [(tmp_path / "a" / "b", "smoke")]
 
 
-def test_table_4_is_printed_and_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_treebank_is_required_before_any_run(
+    tmp_path: Path, refusal: Callable[..., str]
 ):
-    main(["reproduce", "table4", f"--output={tmp_path}"])
+    folder, output = tmp_path / "wsj", tmp_path / "out"
+    flags = f"--data_dir={folder}", f"--output={output}"
+    for section in range(2, 23):
+        (folder / f"{section:02}").mkdir(parents=True)
+    assert f"--data_dir {folder} has no 23: " in refusal("table4", *flags)
+    (folder / "23").mkdir()
+    assert f"--data_dir {folder} has no parsed: " in refusal("table4", *flags)
+    # Row by row what it needs; that there are no trees is then told by the sections.
+    assert "no .mrg file in" in refusal("table4", "--rows=wsj", *flags)
+    (folder / "parsed.mrg.gz").touch()
+    assert "no .mrg file in" in refusal("table4", *flags)
+    assert not output.exists()
+
+
+def test_table_4_is_the_sample_where_the_wsj_is_not_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    calls = []
+
+    def run_rows(experiments: Any, output: Path, **options: Any) -> None:
+        calls.append((experiments, output, options))
+        options["report"]({"wsj": []})
+
+    monkeypatch.setattr(runs, "run_rows", run_rows)
+    for name in ("train.mrg", "dev.mrg.gz"):
+        (tmp_path / name).touch()
+    output = tmp_path / "out"
+    flags = [f"--data_dir={tmp_path}", f"--output={output}", "--seeds=2"]
+    main(["reproduce", "table4", "--scale=small", *flags])
+    ((experiments, folder, options),) = calls
+    sample = load("parsing_sample.py")
+    data = dataclasses.replace(sample.data, dir=str(tmp_path))
+    assert experiments == {"wsj": dataclasses.replace(sample, data=data)}
+    assert folder == output
+    assert (options["rows"], options["split"], options["num_seeds"]) == (
+        ["wsj"],
+        "test",
+        2,
+    )
+    assert options["kind"] is ParsingResult
     out, err = capsys.readouterr()
-    assert (tmp_path / "table4.md").read_text() == out
-    assert str(tmp_path) in err
-    lines = [line for line in out.splitlines() if "Transformer" in line]
-    assert len(lines) == 2
-    assert all("not run" in line for line in lines)
-    values = json.loads((tmp_path / "table4.json").read_text())
+    assert (output / "table4.md").read_text() == out
+    assert str(output) in err
+    values = json.loads((output / "table4.json").read_text())
+    assert (values["table"], values["scale"]) == ("table4", "small")
     assert [tuple(row["paper"].values()) for row in values["rows"]] == printed.table_4()
+    # By hand, see tests/test_configs.py.
+    assert values["parameters_of_paper"] == {"wsj": 100_335_616, "semi": 116_719_616}

@@ -7,15 +7,20 @@ from collections.abc import Sequence
 
 import printed
 
-from transformer_jax.reproduce.report import Setting, table_2, table_3
-from transformer_jax.reproduce.runs import Result, Results
+from transformer_jax.reproduce.layout import Setting
+from transformer_jax.reproduce.report import table_2, table_3, table_4
+from transformer_jax.reproduce.results import (
+    ParsingResult,
+    Results,
+    TranslationResult,
+)
 
 TABLE_3 = printed.table_3()
 
 
 def made_up(
     perplexity: float = 4.0, bleu_paper: float = 20.0, seed: int = 0, **changes: object
-) -> Result:
+) -> TranslationResult:
     values = dict(
         seed=seed,
         split="validation",
@@ -34,7 +39,7 @@ def made_up(
         date="2026-01-03T10:00:00+00:00",
         machine="2 cores",
     )
-    return Result(**{**values, **changes})  # pyright: ignore
+    return TranslationResult(**{**values, **changes})  # pyright: ignore
 
 
 def setting(table: str, *, num_seeds: int, scale: str = "smoke") -> Setting:
@@ -42,7 +47,7 @@ def setting(table: str, *, num_seeds: int, scale: str = "smoke") -> Setting:
     return Setting(table, scale, num_seeds, parameters)
 
 
-def results_3(**runs: Sequence[Result]) -> Results:
+def results_3(**runs: Sequence[TranslationResult]) -> Results[TranslationResult]:
     return {row: list(runs.get(row, [])) for row in TABLE_3}
 
 
@@ -139,7 +144,7 @@ def test_each_signature_is_named_once():
     assert "sacreBLEU's signature: new or old." in text
 
 
-def ordering_of(results: Results, *, num_seeds: int) -> str:
+def ordering_of(results: Results[TranslationResult], *, num_seeds: int) -> str:
     text, _ = table_3(results, setting("table3", num_seeds=num_seeds))
     return text.partition("## The ordering beside the paper's\n")[2]
 
@@ -227,7 +232,7 @@ def test_json_holds_every_run_and_the_ordering():
     )
     rows = {row["row"]: row for row in values["rows"]}
     assert list(rows) == list(TABLE_3)
-    assert [Result(**run) for run in rows["base"]["runs"]] == runs
+    assert [TranslationResult(**run) for run in rows["base"]["runs"]] == runs
     assert rows["base"]["summary"]["perplexity"] == {"mean": 6.0, "min": 5, "max": 7}
     assert rows["base"]["summary"]["bleu_paper"] == {"mean": 23.0, "min": 20, "max": 26}
     assert rows["base"]["paper"]["parameters"] == 65
@@ -251,7 +256,7 @@ def test_json_holds_every_run_and_the_ordering():
 
 def test_table_2_has_both_languages_beside_the_printed_rows():
     run = made_up(4.0, 26.5, split="test", averaged_checkpoints=5)
-    results: Results = {"base-en-de": [run], "big-en-de": []}
+    results: Results[TranslationResult] = {"base-en-de": [run], "big-en-de": []}
     text, values = table_2(results, setting("table2", num_seeds=1))
     ours, theirs = tables_of(text)
     assert ours["base-en-de"] == {
@@ -288,6 +293,101 @@ def test_table_2_has_both_languages_beside_the_printed_rows():
 
 
 def test_french_is_run_at_other_scales():
-    results: Results = {"base-en-fr": []}
+    results: Results[TranslationResult] = {"base-en-fr": []}
     text, _ = table_2(results, setting("table2", num_seeds=1, scale="small"))
     assert "EN-FR is not run" not in text
+
+
+def made_up_parser(f1: float, seed: int = 0, **changes: object) -> ParsingResult:
+    values = dict(
+        seed=seed,
+        split="test",
+        steps=400,
+        averaged_checkpoints=5,
+        parameters=4_712_448,
+        perplexity=1.5,
+        f1=f1,
+        precision=f1 + 1,
+        recall=f1 - 1,
+        exact_match=20.0,
+        tagging_accuracy=90.0,
+        whole_outputs=f1 + 20,
+        num_sentences=273,
+        comparable_with="none of Table 4: 273 trees of dev",
+        baselines={"flat S": 15.25, "right-branching": 20.5},
+        training_s=60.0,
+        matmul_rate=2e11,
+        time_flops=1.2e13,
+        model_flops=3.4e12,
+        date="2026-01-03T10:00:00+00:00",
+        machine="2 cores",
+    )
+    return ParsingResult(**{**values, **changes})  # pyright: ignore
+
+
+def setting_4(scale: str, *, num_seeds: int = 1) -> Setting:
+    # As of configs/parsing.py, by tests/test_configs.py.
+    parameters = {"wsj": 100_335_616, "semi": 116_719_616}
+    return Setting("table4", scale, num_seeds, parameters)
+
+
+def lines_of(markdown: str, head: str) -> list[list[str]]:
+    """The cells of the table whose first line starts so, without its head."""
+    table = markdown.partition(f"\n| {head} ")[2].partition("\n\n")[0]
+    return [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in table.splitlines()[2:]
+    ]
+
+
+def test_table_4_has_our_parsers_in_their_rows():
+    results = {"wsj": [made_up_parser(60.0), made_up_parser(63.0, seed=1)]}
+    text, values = table_4(results, setting_4("small", num_seeds=2))
+    lines = lines_of(text, "parser")
+    printed_rows = [
+        (name, training, float(f1)) for name, training, f1, *_ in lines[:12]
+    ]
+    assert printed_rows == printed.table_4()
+    ours = {
+        (name, training): cells for name, training, _, *cells in lines if any(cells)
+    }
+    assert ours == {
+        ("Transformer (4 layers)", "WSJ only"): [
+            "61.5 (60.0..63.0)",
+            "62.5 (61.0..64.0)",
+            "60.5 (59.0..62.0)",
+            "20.0 (20.0..20.0)",
+            "81.5 (80.0..83.0)",
+        ],
+        ("Transformer (4 layers)", "semi-supervised"): ["–"] * 5,
+        ("flat S", "none"): ["15.2", "", "", "", ""],
+        ("right-branching", "none"): ["20.5", "", "", "", ""],
+    }
+    assert lines_of(text, "training") == [
+        ["WSJ only", "100.3", "4.712", "400", "1.2e+13", "3.4e+12"],
+        ["semi-supervised", "116.7", "–", "–", "–", "–"],
+    ]
+    assert "- Scale `small`; 2 of 2 runs finished; seeds 0, 1.\n" in text
+    assert "mean over seeds (least..most)" in text
+
+    values = json.loads(json.dumps(values, allow_nan=False))
+    assert [tuple(row["paper"].values()) for row in values["rows"]] == printed.table_4()
+    rows = {row["row"]: row for row in values["rows"]}
+    assert [ParsingResult(**run) for run in rows["wsj"]["runs"]] == results["wsj"]
+    assert rows["wsj"]["summary"]["f1"] == {"mean": 61.5, "min": 60.0, "max": 63.0}
+    assert rows["semi"]["runs"] == rows[""]["runs"] == []
+
+
+def test_only_the_wsj_is_set_beside_the_papers_f1_without_a_warning():
+    warning = "F1 here is not comparable with the printed F1"
+    for scale in ("small", "smoke"):
+        text, _ = table_4({"wsj": [made_up_parser(60.0)]}, setting_4(scale))
+        assert f"**{warning}.**" in text
+        assert "not section 23" in text
+        assert "F1 here compares with none of Table 4: 273 trees of dev.\n" in text
+        assert "semi-supervised is not run" in text
+    run = made_up_parser(91.0, comparable_with="Table 4: WSJ section 23")
+    text, _ = table_4({"wsj": [run], "semi": []}, setting_4("paper"))
+    assert warning not in text
+    assert "F1 here compares with Table 4: WSJ section 23.\n" in text
+    assert "1 of 2 runs finished" in text

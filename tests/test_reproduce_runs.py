@@ -19,11 +19,14 @@ from transformer_jax.data import sources
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation import LossReport
 from transformer_jax.models import num_parameters
-from transformer_jax.reproduce import runs, scales
-from transformer_jax.reproduce.runs import Result, Results, run_rows
+from transformer_jax.parsing.trees import Tree
+from transformer_jax.reproduce import results, runs, scales
+from transformer_jax.reproduce.results import ParsingResult, Results, TranslationResult
+from transformer_jax.reproduce.runs import run_rows
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 SEEDS = 2
+Run = Callable[..., Results[Any]]
 STEPS = 7
 
 
@@ -86,13 +89,32 @@ class Trainer:
         losses = LossReport(1.5, math.log(4), num_tokens=20, num_words=10)
         return scores, losses, ["ein Satz"] * len(pairs)
 
+    def parse_and_score(
+        self, parser: SimpleNamespace, golds: Sequence[Tree]
+    ) -> tuple[list[SimpleNamespace], SimpleNamespace]:
+        self.scored.append(parser.workdir.name)
+        scores = SimpleNamespace(
+            f1=80.5, precision=81.5, recall=79.5, exact_match=20.5, num_sentences=3
+        )
+        report = SimpleNamespace(
+            scores=scores, tagging_accuracy=90.5, whole_outputs=95.5
+        )
+        return [SimpleNamespace(tree=gold) for gold in golds], report
+
+    def loss_of(self, translator: Any, pairs: Sequence[Any], config: Any) -> LossReport:
+        assert pairs == [("dogs bark", "(S (NP (NNS) )NP (VP (VBP) )VP )S")]
+        return LossReport(1.5, math.log(3), num_tokens=20)
+
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     trainer = Trainer()
     monkeypatch.setattr(runs, "train", trainer.train)
     monkeypatch.setattr(runs, "Translator", trainer)
-    monkeypatch.setattr(runs, "evaluate", trainer.evaluate)
+    monkeypatch.setattr(results, "evaluate", trainer.evaluate)
+    monkeypatch.setattr(results, "TreeParser", lambda translator: translator)
+    monkeypatch.setattr(results, "parse_and_score", trainer.parse_and_score)
+    monkeypatch.setattr(results, "loss_of", trainer.loss_of)
     monkeypatch.setattr(runs, "num_parameters", count_parameters)
     monkeypatch.setattr(runs, "_rate", lambda kind: 1e9)
     monkeypatch.setattr(sources, "_NUM_EVALUATION_PHRASES", 3)
@@ -100,15 +122,16 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
 
 
 @pytest.fixture
-def run(trainer: Trainer, tmp_path: Path) -> Callable[..., Results]:
+def run(trainer: Trainer, tmp_path: Path) -> Run:
     """Runs the rows, by default all."""
 
-    def run(**options: Any) -> Results:
+    def run(**options: Any) -> Results[Any]:
         trainer.trained, trainer.scored = [], []
         defaults = dict(rows=list(EXPERIMENTS), split="validation", num_seeds=SEEDS)
         values: Any = {
             "experiments": EXPERIMENTS,
-            "report": lambda results: None,
+            "kind": TranslationResult,
+            "report": lambda found: None,
             **defaults,
             **options,
         }
@@ -120,9 +143,8 @@ def run(trainer: Trainer, tmp_path: Path) -> Callable[..., Results]:
 ALL = ["base-0", "A1-0", "B1-0", "base-1", "A1-1", "B1-1"]  # a round for each seed
 
 
-def test_a_result_is_what_was_measured(run: Callable[..., Results], tmp_path: Path):
-    results = run()
-    result = results["B1"][1]
+def test_a_result_is_what_was_measured(run: Run, tmp_path: Path):
+    result = run()["B1"][1]
     assert dataclasses.asdict(result) == {
         "seed": 1,
         "split": "validation",
@@ -149,34 +171,32 @@ def test_a_result_is_what_was_measured(run: Callable[..., Results], tmp_path: Pa
     assert (tmp_path / "B1-1" / "validation.txt").read_text() == "ein Satz\n" * 3
 
 
-def test_reports_come_first_and_after_each_run(run: Callable[..., Results]):
+def test_reports_come_first_and_after_each_run(run: Run):
     counts = []
-    run(report=lambda results: counts.append(sum(map(len, results.values()))))
+    run(report=lambda found: counts.append(sum(map(len, found.values()))))
     assert counts == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_finished_is_read(run: Callable[..., Results], trainer: Trainer):
+def test_what_is_finished_is_read(run: Run, trainer: Trainer):
     first = run()
     assert trainer.trained == trainer.scored == ALL
     assert run() == first
     assert trainer.trained == trainer.scored == []
 
 
-def test_an_interrupted_table_goes_on(run: Callable[..., Results], trainer: Trainer):
+def test_an_interrupted_table_goes_on(run: Run, trainer: Trainer):
     trainer.stops_at = "base-1"
     with pytest.raises(KeyboardInterrupt):
         run()
     assert trainer.scored == ALL[:3]
     trainer.stops_at = ""
-    results = run()
+    found = run()
     assert trainer.trained == ALL[3:]
-    seeds = {row: [result.seed for result in results[row]] for row in results}
+    seeds = {row: [result.seed for result in found[row]] for row in found}
     assert seeds == {"base": [0, 1], "A1": [0, 1], "B1": [0, 1]}
 
 
-def test_rows_left_out_keep_their_results(
-    run: Callable[..., Results], trainer: Trainer
-):
+def test_rows_left_out_keep_their_results(run: Run, trainer: Trainer):
     first = run(rows=["A1"])
     assert trainer.trained == ["A1-0", "A1-1"]
     assert [len(first[row]) for row in EXPERIMENTS] == [0, 2, 0]
@@ -186,7 +206,7 @@ def test_rows_left_out_keep_their_results(
     assert second["A1"] == first["A1"][:1]
 
 
-def test_more_seeds_add_to_those_there(run: Callable[..., Results], trainer: Trainer):
+def test_more_seeds_add_to_those_there(run: Run, trainer: Trainer):
     run(num_seeds=1)
     run(num_seeds=2)
     assert trainer.trained == ALL[3:]
@@ -214,7 +234,7 @@ def without(path: Path, *, group: str, name: str) -> None:
 )
 def test_a_damaged_result_is_scored_again(
     damage: Callable[[Path], object],
-    run: Callable[..., Results],
+    run: Run,
     trainer: Trainer,
     tmp_path: Path,
 ):
@@ -228,7 +248,7 @@ def test_a_damaged_result_is_scored_again(
 
 
 def test_results_of_another_config_or_split_are_not_believed(
-    run: Callable[..., Results], trainer: Trainer
+    run: Run, trainer: Trainer
 ):
     run()
     A1 = EXPERIMENTS["A1"]  # noqa: N806
@@ -240,9 +260,7 @@ def test_results_of_another_config_or_split_are_not_believed(
     assert trainer.scored == ALL
 
 
-def test_results_stay_where_the_text_moves(
-    run: Callable[..., Results], trainer: Trainer
-):
+def test_results_stay_where_the_text_moves(run: Run, trainer: Trainer):
     run()
     moved = {
         row: with_data(experiment, dir="there")
@@ -252,8 +270,68 @@ def test_results_stay_where_the_text_moves(
     assert trainer.trained == []
 
 
+def test_results_of_before_parsing_are_read(run: Run, trainer: Trainer, tmp_path: Path):
+    run(rows=["A1"], num_seeds=1)
+    path = tmp_path / "A1-0" / "result.json"
+    stored = json.loads(path.read_text())
+    for name in ("leaves", "closing", "extra", "extra_ratio"):
+        del stored["config"]["data"][name]  # the config did not have them
+    fields = (
+        "seed split steps averaged_checkpoints parameters perplexity "
+        "perplexity_per_word sacrebleu sacrebleu_signature bleu_paper training_s "
+        "matmul_rate time_flops model_flops date machine"
+    ).split()
+    stored["result"] = {name: stored["result"].pop(name) for name in fields}
+    path.write_text(json.dumps(stored))
+    assert len(run(rows=["A1"], num_seeds=1)["A1"]) == 1
+    assert trainer.trained == []
+
+
+def test_a_parser_is_scored_by_its_trees(run: Run, trainer: Trainer, tmp_path: Path):
+    tree = "(TOP (S (NP (NNS dogs)) (VP (VBP bark))))"
+    folder = tmp_path / "trees"
+    folder.mkdir()
+    for name in ("train", "dev"):
+        (folder / f"{name}.mrg").write_text(tree)
+    sample = load_experiment(str(CONFIGS / "parsing_sample.py"), {})
+    config = scales.scaled_parser(sample, "smoke", str(folder))
+    options = dict(
+        experiments={"wsj": config},
+        kind=ParsingResult,
+        rows=["wsj"],
+        split="test",
+        num_seeds=1,
+    )
+    (result,) = run(**options)["wsj"]
+    scores = {
+        name: value
+        for name, value in dataclasses.asdict(result).items()
+        if name not in {field.name for field in dataclasses.fields(results.Result)}
+    }
+    # S, NP and VP. A flat S has one of them and no other, right branches S and VP.
+    baselines = {"flat S": 2 * 1 / (3 + 1) * 100, "right-branching": 2 * 2 / 5 * 100}
+    assert scores == {
+        "perplexity": pytest.approx(3.0),
+        "f1": 80.5,
+        "precision": 81.5,
+        "recall": 79.5,
+        "exact_match": 20.5,
+        "tagging_accuracy": 90.5,
+        "whole_outputs": 95.5,
+        "num_sentences": 3,
+        "comparable_with": scores["comparable_with"],
+        "baselines": pytest.approx(baselines),
+    }
+    assert "none of Table 4" in scores["comparable_with"]
+    assert (result.steps, result.split) == (STEPS, "test")
+    assert (tmp_path / "wsj-0" / "test.mrg").read_text() == f"{tree}\n"
+
+    assert run(**options) == {"wsj": [result]}
+    assert trainer.trained == trainer.scored == []
+
+
 def test_a_folder_of_another_config_is_refused_before_any_run(
-    run: Callable[..., Results], trainer: Trainer, tmp_path: Path
+    run: Run, trainer: Trainer, tmp_path: Path
 ):
     (tmp_path / "B1-0").mkdir()
     config = json.dumps(smoke("B2").to_dict())
@@ -264,7 +342,7 @@ def test_a_folder_of_another_config_is_refused_before_any_run(
 
 
 def test_a_missing_text_is_told_before_any_run(
-    run: Callable[..., Results], trainer: Trainer, tmp_path: Path
+    run: Run, trainer: Trainer, tmp_path: Path
 ):
     paper = load_experiment(str(CONFIGS / "table3.py:B1"), {})
     experiments = {**EXPERIMENTS, "B1": scales.scaled(paper, "small", str(tmp_path))}
@@ -306,7 +384,7 @@ def test_two_rows_from_text_to_table(
     # parameters, a decoder layer 4 m^2 + 2 m = 4160 more.
     expected = 3 * (2 * 12_576 + 4160) + 400 * 32
     assert base["parameters"] == one_head["parameters"] == expected
-    for run in (Result(**base), Result(**one_head)):
+    for run in (TranslationResult(**base), TranslationResult(**one_head)):
         assert run.steps == 3
         assert run.averaged_checkpoints == 1
         assert 1 < run.perplexity < run.perplexity_per_word
@@ -314,6 +392,61 @@ def test_two_rows_from_text_to_table(
     assert len((tmp_path / "A1-0" / "validation.txt").read_text().splitlines()) == 5
 
     main([*command, f"--output={tmp_path}"])
+    again, err = capsys.readouterr()
+    assert again == out
+    assert "== run" not in err
+
+
+@pytest.mark.slow
+def test_a_parser_from_trees_to_table(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    smallest = {
+        "model": {
+            "num_layers": 1,
+            "d_model": 32,
+            "d_k": 8,
+            "d_v": 8,
+            "vocab_size": 300,
+        },
+        "training": {"steps": 3, "batch_tokens": 256},
+        "optimizer": {"warmup_steps": 2, "cooldown_steps": 0},
+        "validation": {"every_steps": 3, "bleu_sentences": 0, "metric": "loss"},
+        "checkpoint": {"every_steps": 1, "keep_last": 2, "average_last": 2},
+        "decoding": {"max_extra_length": 7},
+    }
+    monkeypatch.setattr(scales, "_SMOKE_PARSER", smallest)
+    for name, number in (("train", 60), ("dev", 3)):
+        trees = (
+            f"( (S (NP-SBJ (NNS {word}s)) (VP (VBP b{word}) (NP (-NONE- *))) (. .)) )"
+            for word in (f"w{7919 * i % 997}" for i in range(number))
+        )
+        (tmp_path / f"{name}.mrg").write_text("\n".join(trees))
+    output = tmp_path / "out"
+    command = ["reproduce", "table4", "--scale=smoke", f"--data_dir={tmp_path}"]
+    main([*command, f"--output={output}"])
+    out, err = capsys.readouterr()
+    assert (output / "table4.md").read_text() == out
+    assert "== run 1 of 1: row wsj, seed 0" in err
+    values = json.loads((output / "table4.json").read_text())
+    rows = {row["row"]: row["runs"] for row in values["rows"]}
+    assert rows["semi"] == []
+    (run,) = (ParsingResult(**run) for run in rows["wsj"])
+    assert (run.steps, run.averaged_checkpoints, run.num_sentences) == (3, 2, 3)
+    assert 1 < run.perplexity < 300
+    # S, NP and VP. A flat S has one of them and no other, right branches S and VP.
+    assert run.baselines == pytest.approx({"flat S": 50.0, "right-branching": 80.0})
+    parsed = (output / "wsj-0" / "test.mrg").read_text().splitlines()
+    words = [[word.split(")")[0] for word in tree.split(" ")[1:]] for tree in parsed]
+    assert len(words) == 3
+    for number, sentence in enumerate(words):
+        word = f"w{7919 * number % 997}"
+        leaves = [token for token in sentence if not token.startswith("(")]
+        assert leaves == [f"{word}s", f"b{word}", "."]
+
+    main([*command, f"--output={output}"])
     again, err = capsys.readouterr()
     assert again == out
     assert "== run" not in err

@@ -8,12 +8,8 @@ import pytest
 
 from transformer_jax.config import DataConfig
 from transformer_jax.data.pairs import Pair
-from transformer_jax.data.sources import (
-    decode_lines,
-    load_corpus,
-    load_split,
-    read_lines,
-)
+from transformer_jax.data.sources import load_corpus, load_split
+from transformer_jax.data.text_files import decode_lines, read_lines
 from transformer_jax.errors import UserError
 
 PAIRS = [("one two", "eins zwei"), ("", "leer"), ("three", "drei ü 🙂")]

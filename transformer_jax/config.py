@@ -132,9 +132,11 @@ class DataConfig:
     paper's WMT 2014. `files` reads, for each stem such as "train", either
     `DIR/train.en` and `DIR/train.de` (named by the two languages; `.gz` too) or one
     `DIR/train.tsv`. `phrases` is generated: see `transformer_jax.data.phrases`.
+    `treebank` reads .mrg files, for each name a file, a folder, or sections such as
+    "02-21": see `transformer_jax.data.treebank`.
     """
 
-    corpus: Literal["tfds", "files", "phrases"] = "tfds"
+    corpus: Literal["tfds", "files", "phrases", "treebank"] = "tfds"
     dir: str = ""  # of the files, or tensorflow-datasets' own; "" = its default
     dataset: str = "wmt14_translate"  # name of a tensorflow-datasets builder
     cache_dir: str = ""  # of word pieces prepared; "" = the user's cache folder
@@ -146,11 +148,23 @@ class DataConfig:
     held_out_pairs: int = 1000  # of each of the two; at most 5% of the text
     seed: int = 0  # of what is held out, and of the phrases
     num_phrases: int = 40_000  # training pairs of the `phrases` corpus
+    # What stands for the words in a tree's tokens, and how a bracket is closed.
+    leaves: Literal["tags", "words"] = "tags"
+    closing: Literal["labelled", "plain"] = "labelled"  # ")NP", or ")"
+    constituents: bool = False  # those of training trees are training trees as well
+    extra: str = ""  # a name of parsed text that is added to the treebank; "" = none
+    extra_ratio: float = 1.0  # of its trees for each one of the treebank
     max_length: int = 256  # longest training sentence in tokens; longer are left out
     row_length: int = 256  # positions of one row, into which sentences are packed
 
     def __post_init__(self) -> None:
         _require_positive(self, "held_out_pairs", "num_phrases", "max_length")
+        _require_positive(self, "extra_ratio")
+        if self.corpus == "treebank" and not (self.validation and self.test):
+            raise UserError(
+                "data.validation or data.test is empty, expected names: of a treebank "
+                "nothing is held out"
+            )
         _require_not_negative(self, "seed")
         if self.max_length >= 1 << 16:
             raise UserError(
@@ -229,14 +243,15 @@ class ValidationConfig:
     # As a validation saves too, a multiple of checkpoint.every_steps leaves checkpoints
     # at equal distances to be averaged.
     every_steps: int = 1500
-    bleu_sentences: int = 200  # translated greedily for valid/bleu; 0 = none
+    # Translated greedily for valid/bleu, or parsed so for valid/f1; 0 = none.
+    bleu_sentences: int = 200
     num_samples: int = 3  # of them, shown in the log
-    metric: Literal["bleu", "loss"] = "bleu"  # what "best" means
+    metric: Literal["bleu", "f1", "loss"] = "bleu"  # what "best" means
 
     def __post_init__(self) -> None:
         _require_positive(self, "every_steps")
         _require_not_negative(self, "bleu_sentences", "num_samples")
-        if self.metric == "bleu" and self.bleu_sentences <= 0:
+        if self.metric != "loss" and self.bleu_sentences <= 0:
             raise UserError(
                 f"validation.bleu_sentences is {self.bleu_sentences}, expected 1 or "
                 "more: raise it or set validation.metric=loss"
@@ -383,6 +398,12 @@ class ExperimentConfig:
                 f"data.max_length is {self.data.max_length}, more than "
                 f"model.max_length {self.model.max_length}: raise the latter or lower "
                 "the former"
+            )
+        unfit = "bleu" if self.data.corpus == "treebank" else "f1"
+        if self.validation.metric == unfit:
+            raise UserError(
+                f"validation.metric is {unfit} with data.corpus {self.data.corpus}, "
+                "expected f1 of a treebank, bleu of other text, or loss"
             )
 
     def to_dict(self) -> dict[str, Any]:

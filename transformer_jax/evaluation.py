@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,12 +10,21 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.data.pairs import Pair
 from transformer_jax.data.pipeline import evaluation_batches
 from transformer_jax.data.store import TokenStore, fate_of
 from transformer_jax.metrics import TranslationScores, score_translations
 from transformer_jax.models import Transformer
+from transformer_jax.parser import Parse, TreeParser
+from transformer_jax.parsing.scores import (
+    ParseScores,
+    flat_tree,
+    right_branching_tree,
+    score_trees,
+    with_tags_of,
+)
+from transformer_jax.parsing.trees import Tree, words_of
 from transformer_jax.sharding import (
     num_row_shards,
     replicated,
@@ -26,6 +36,8 @@ from transformer_jax.training.step import evaluation_step
 from transformer_jax.translation import Translator
 
 _NUM_ROWS = 16  # of a device's share of a batch
+_SECTION_23 = 2416  # trees, of the Wall Street Journal in the Penn Treebank
+_BASELINES = {"flat S": flat_tree, "right-branching": right_branching_tree}
 _MOST_NATS = 700.0  # whose exp is finite
 
 
@@ -131,8 +143,7 @@ def evaluate(
 ) -> tuple[TranslationScores, LossReport, list[str]]:
     """Scores with their intervals, losses and translations of a split.
 
-    Every pair is translated and scored, whatever its length. The loss leaves out pairs
-    with an empty side or more tokens than the model's maximum.
+    Every pair is translated and scored, whatever its length.
     """
     hypotheses, scores = translate_and_score(
         translator,
@@ -141,6 +152,16 @@ def evaluate(
         with_intervals=True,
         progress=progress,
     )
+    return scores, loss_of(translator, pairs, config), hypotheses
+
+
+def loss_of(
+    translator: Translator, pairs: Sequence[Pair], config: ExperimentConfig
+) -> LossReport:
+    """The loss on pairs, but for those with an empty side or beyond the model's length.
+
+    With several models, that of the first.
+    """
     encoded = translator.vocabularies.encode(pairs)
     limit = config.model.max_length
     num_words = sum(
@@ -155,5 +176,65 @@ def evaluate(
         label_smoothing=config.training.label_smoothing,
         mesh=searcher.mesh,
     )
-    report = evaluator(searcher.params[0])
-    return scores, dataclasses.replace(report, num_words=num_words), hypotheses
+    return dataclasses.replace(evaluator(searcher.params[0]), num_words=num_words)
+
+
+@dataclasses.dataclass(frozen=True)
+class ParserReport:
+    """How good a parser's trees of a split are."""
+
+    scores: ParseScores  # with the treebank's own tags on the words
+    tagging_accuracy: float  # of the parser's own tags, percent of all words
+    whole_outputs: float  # percent that were a tree over the words without repair
+
+
+def parse_and_score(
+    parser: TreeParser,
+    golds: Sequence[Tree],
+    *,
+    with_interval: bool = False,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[list[Parse], ParserReport]:
+    """Parses of the words of trees, and their scores against these.
+
+    The scores drop punctuation by its tag. That is what the treebank says on both
+    sides: a parser's own tags would make other words of a sentence count.
+    """
+    words = [words_of(gold) for gold in golds]
+    parses = parser.parse(
+        [[word.text for word in sentence] for sentence in words], progress=progress
+    )
+    trees = [parse.tree for parse in parses if parse.tree is not None]
+    scores = score_trees(
+        [with_tags_of(tree, gold) for tree, gold in zip(trees, golds, strict=True)],
+        golds,
+        with_interval=with_interval,
+    )
+    guessed = [word for tree in trees for word in words_of(tree)]
+    pairs = zip(guessed, itertools.chain(*words), strict=True)
+    num_right = sum(ours.tag == theirs.tag for ours, theirs in pairs)
+    num_whole = sum(parse.is_whole for parse in parses)
+    return parses, ParserReport(
+        scores,
+        tagging_accuracy=100 * num_right / len(guessed),
+        whole_outputs=100 * num_whole / len(parses),
+    )
+
+
+def baseline_scores(golds: Sequence[Tree]) -> dict[str, ParseScores]:
+    """The scores of trees that need no model, by their names."""
+    return {
+        name: score_trees([tree(words_of(gold)) for gold in golds], golds)
+        for name, tree in _BASELINES.items()
+    }
+
+
+def comparable_parsers(config: DataConfig, split: str, num_trees: int) -> str:
+    """Whose scores may stand beside a parser's of this split."""
+    name = ", ".join(config.train) if split == "train" else getattr(config, split)
+    if (name, num_trees) == ("23", _SECTION_23):
+        return "Table 4 of the paper: WSJ section 23"
+    return (
+        f"none of Table 4 of the paper: these are {num_trees:,} trees of {name}, there "
+        f"the {_SECTION_23:,} of WSJ section 23"
+    )

@@ -16,6 +16,7 @@ from transformer_jax.compilation import CHIPS
 from transformer_jax.config import ExperimentConfig, TransformerConfig
 from transformer_jax.conformance import (
     CHOICES,
+    PARSER_CHOICES,
     Reference,
     deviations,
     nearest_reference,
@@ -147,10 +148,7 @@ def explain(
         ),
         ("Checkpoints", _checkpoints(config)),
         (f"Deviations from the paper's {reference}", _deviations(config, reference)),
-        (
-            "Where the paper is silent, in every config",
-            [f"{choice.name}: {choice.text}" for choice in CHOICES],
-        ),
+        _choices(reference),
     ]
     if measured is not None:
         lines = _measured(config, *measured)
@@ -223,10 +221,7 @@ def _parameters(config: ExperimentConfig) -> list[str]:
 
 
 def _flops(config: ExperimentConfig, reference: Reference) -> list[str]:
-    length, tflops = config.data.row_length, PAPER_RATES["P100"] / 1e12
-    hours = PAPER_HOURS[reference.size]
-    paper = paper_flops(hours, num_chips=PAPER_CHIPS, tflops=tflops)
-    share = run_flops(paper_experiment(reference)) / paper
+    length = config.data.row_length
     return [
         f"tokens of an update   {config.training.batch_tokens:,} a side, in "
         f"{_num_rows(config)} rows of {length} + {length} positions",
@@ -234,10 +229,21 @@ def _flops(config: ExperimentConfig, reference: Reference) -> list[str]:
         "long as target rows; training fits them to the text",
         f"of the model, in all  {run_flops(config):.3g} in {config.training.steps:,} "
         "steps",
-        f"beside it             {paper:.2g} for the paper's {reference}, by its method:"
-        f" {hours:g} hours x {PAPER_CHIPS} P100 x {tflops:g} TFLOPS, of which "
-        f"{share:.0%} are its model's",
+        f"beside it             {_paper_flops(reference)}",
     ]
+
+
+def _paper_flops(reference: Reference) -> str:
+    ours = run_flops(paper_experiment(reference))
+    if reference.model not in PAPER_HOURS:
+        return f"{ours:.3g} for the paper's {reference}, of which it gives no hours"
+    hours, tflops = PAPER_HOURS[reference.model], PAPER_RATES["P100"] / 1e12
+    paper = paper_flops(hours, num_chips=PAPER_CHIPS, tflops=tflops)
+    return (
+        f"{paper:.2g} for the paper's {reference}, by its method: {hours:g} hours x "
+        f"{PAPER_CHIPS} P100 x {tflops:g} TFLOPS, of which {ours / paper:.0%} are its "
+        "model's"
+    )
 
 
 def _learning_rate(config: ExperimentConfig) -> list[str]:
@@ -343,6 +349,14 @@ def _deviations(config: ExperimentConfig, reference: Reference) -> list[str]:
     if row is not None and row.row not in ("base", "big"):
         found.append(f"the model is that of Table 3, row {row.row}")
     return found or ["none"]
+
+
+def _choices(reference: Reference) -> tuple[str, list[str]]:
+    kind, choices = "config", CHOICES
+    if reference.model == "parser":
+        kind, choices = "parser", (*CHOICES, *PARSER_CHOICES)
+    lines = [f"{choice.name}: {choice.text}" for choice in choices]
+    return f"Where the paper is silent, in every {kind}", lines
 
 
 def _num_rows(config: ExperimentConfig) -> int:

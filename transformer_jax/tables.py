@@ -129,3 +129,8 @@ TABLE_4 = (
     Parser("Luong et al. (2015)", "multi-task", 93.0),
     Parser("Dyer et al. (2016)", "generative", 93.3),
 )
+# What is trained for Table 4: its row here -> the config, the training.
+PARSERS = {
+    "wsj": ("parsing.py", "WSJ only"),
+    "semi": ("parsing.py:semi", "semi-supervised"),
+}

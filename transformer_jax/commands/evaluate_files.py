@@ -12,7 +12,7 @@ from transformer_jax.command_line import (
     require_other_file,
     require_writable,
 )
-from transformer_jax.data.sources import read_lines
+from transformer_jax.data.text_files import read_lines
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
 

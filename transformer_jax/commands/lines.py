@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from transformer_jax.data.sources import decode_lines, naming_failure, opened_text
+from transformer_jax.data.text_files import decode_lines, naming_failure, opened_text
 from transformer_jax.errors import UserError
 from transformer_jax.files import opened_whole
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,27 @@ from transformer_jax.command_line import Parser, load_experiment, require_choice
 from transformer_jax.config import ExperimentConfig, nearest
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
-from transformer_jax.reproduce.scales import NAMES, require_text, scaled
-from transformer_jax.tables import TABLE_3, TRANSLATORS
+from transformer_jax.reproduce.scales import (
+    NAMES,
+    require_text,
+    require_treebank,
+    scaled,
+    scaled_parser,
+)
+from transformer_jax.tables import PARSERS, TABLE_3, TRANSLATORS
 
 _CONFIGS = Path(__file__).parents[2] / "configs"
 _MOST_SEEDS = 100
 _TABLES = ("table1", "table2", "table3", "table4")
 # Of the tables of trained models: which split is scored, and the config of each row.
-_SPLITS = {"table2": "test", "table3": "validation"}
+_SPLITS = {"table2": "test", "table3": "validation", "table4": "test"}
 _ROWS = {
     "table2": {row: config for row, (config, _, _) in TRANSLATORS.items()},
     "table3": {row.row: f"table3.py:{row.row}" for row in TABLE_3},
+    "table4": {row: config for row, (config, _) in PARSERS.items()},
 }
+# In the place of the rows of Table 4, where there is no WSJ.
+_SAMPLE = {"wsj": "parsing_sample.py"}
 
 
 def reproduce(arguments: Sequence[str]) -> None:
@@ -35,8 +44,8 @@ def reproduce(arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--scale",
         default="paper",
-        help="paper (WMT 2014), small (Multi30k) or smoke (generated text, minutes a "
-        "row on a CPU); default: paper",
+        help="paper (WMT 2014; the WSJ), small (Multi30k; a sample of the WSJ) or "
+        "smoke (generated text; the sample; minutes a row on a CPU); default: paper",
     )
     parser.add_argument(
         "--rows",
@@ -68,34 +77,33 @@ def reproduce(arguments: Sequence[str]) -> None:
                 f"--{name} is {getattr(flags, name)}, but {flags.table} trains "
                 "nothing: leave it out"
             )
-    if flags.table == "table1":
-        from transformer_jax import complexity
+    from transformer_jax import complexity
 
-        _make_folder(output)  # before it measures for long
-        complexity.reproduce(output, flags.scale)
-        print(f"written to {output}", file=sys.stderr)
-    else:
-        from transformer_jax.reproduce.report import table_4
-
-        _write(output, *table_4())
-        _print(output, flags.table)
+    _make_folder(output)  # before it measures for long
+    complexity.reproduce(output, flags.scale)
+    print(f"written to {output}", file=sys.stderr)
 
 
 def _train(flags: argparse.Namespace, output: Path) -> None:
-    """Runs the chosen rows of Table 2 or 3."""
-    configs = _ROWS[flags.table]
-    if flags.scale == "smoke":  # the phrases have no French
-        configs = {row: one for row, one in configs.items() if ":en-fr" not in one}
-    rows = _chosen_rows(flags, list(configs))
-    paper = {row: _paper_config(config) for row, config in configs.items()}
-    languages = sorted({paper[row].data.target_language for row in rows})
-    require_text(flags.scale, flags.data_dir, languages)
+    """Runs the chosen rows of Table 2, 3 or 4."""
+    paper = {row: _load(config) for row, config in _ROWS[flags.table].items()}
+    experiments = _experiments(flags, paper)
+    rows = _chosen_rows(flags, list(experiments))
+    chosen = [experiments[row].data for row in rows]
+    if flags.table == "table4":
+        extra = sorted({data.extra for data in chosen if data.extra})
+        require_treebank(flags.scale, flags.data_dir, extra)
+    else:
+        languages = sorted({data.target_language for data in chosen})
+        require_text(flags.scale, flags.data_dir, languages)
 
     from transformer_jax.models import num_parameters
     from transformer_jax.reproduce import report
-    from transformer_jax.reproduce.runs import Results, run_rows
+    from transformer_jax.reproduce.layout import Setting
+    from transformer_jax.reproduce.results import ParsingResult, TranslationResult
+    from transformer_jax.reproduce.runs import run_rows
 
-    setting = report.Setting(
+    setting = Setting(
         table=flags.table,
         scale=flags.scale,
         num_seeds=flags.seeds,
@@ -103,20 +111,38 @@ def _train(flags: argparse.Namespace, output: Path) -> None:
             row: num_parameters(config.model) for row, config in paper.items()
         },
     )
-    render = report.table_2 if flags.table == "table2" else report.table_3
-
-    def write(results: Results) -> None:
-        _write(output, *render(results, setting))
-
+    kind, render = {
+        "table2": (TranslationResult, report.table_2),
+        "table3": (TranslationResult, report.table_3),
+        "table4": (ParsingResult, report.table_4),
+    }[flags.table]
     run_rows(
-        {row: scaled(one, flags.scale, flags.data_dir) for row, one in paper.items()},
+        experiments,
         output,
+        kind=kind,
         rows=rows,
         split=_SPLITS[flags.table],
         num_seeds=flags.seeds,
-        report=write,
+        report=lambda results: _write(output, *render(results, setting)),
     )
     _print(output, flags.table)
+
+
+def _experiments(
+    flags: argparse.Namespace, paper: Mapping[str, ExperimentConfig]
+) -> dict[str, ExperimentConfig]:
+    """Those of the rows that the scale has, at that scale."""
+    scale, folder = flags.scale, flags.data_dir
+    if flags.table != "table4":
+        return {
+            row: scaled(config, scale, folder)
+            for row, config in paper.items()
+            # The phrases have no French.
+            if scale != "smoke" or config.data.target_language != "fr"
+        }
+    if scale != "paper":
+        paper = {row: _load(config) for row, config in _SAMPLE.items()}
+    return {row: scaled_parser(config, scale, folder) for row, config in paper.items()}
 
 
 def _chosen_rows(flags: argparse.Namespace, known: list[str]) -> list[str]:
@@ -130,7 +156,7 @@ def _chosen_rows(flags: argparse.Namespace, known: list[str]) -> list[str]:
     return [row for row in known if row in chosen]
 
 
-def _paper_config(path_and_row: str) -> ExperimentConfig:
+def _load(path_and_row: str) -> ExperimentConfig:
     if not (_CONFIGS / path_and_row.partition(":")[0]).is_file():
         raise UserError(
             f"no folder {_CONFIGS} with the paper's configs, which is part of the "

@@ -1,8 +1,10 @@
-"""Scores of one or several systems as a table to read."""
+"""Scores as tables to read: of one or several translators, of a parser."""
 
 from collections.abc import Mapping, Sequence
 
+from transformer_jax.evaluation import ParserReport
 from transformer_jax.metrics import SCORE_NAMES, Difference, TranslationScores
+from transformer_jax.parsing.scores import ParseScores, label_table
 
 
 def score_table(
@@ -41,3 +43,42 @@ def score_table(
         lines.append(f"  signature: {signature}")
         lines.append(f"  comparable with: {scores[0].comparable_with[name]}")
     return "\n".join(lines)
+
+
+def parse_table(
+    report: ParserReport, baselines: Mapping[str, ParseScores], comparable_with: str
+) -> str:
+    """Lines that give a parser's scores, and those of trees that need no model.
+
+    Args:
+      report: with an interval.
+      baselines: scores by the name of the baseline.
+      comparable_with: whose scores may stand beside these.
+    """
+    scores, width = report.scores, max(len("parser"), *map(len, baselines))
+    lines = [f"{'':{width}}  precision  recall      F1  exact match  crossing"]
+    for name, of_it in {"parser": scores, **baselines}.items():
+        lines.append(
+            f"{name:{width}}  {of_it.precision:9.2f}  {of_it.recall:6.2f}  "
+            f"{of_it.f1:6.2f}  {of_it.exact_match:11.2f}  {of_it.average_crossing:8.2f}"
+        )
+    if scores.f1_interval:
+        low, high = scores.f1_interval
+        lines.append(f"  95% interval of F1: {low:.2f} to {high:.2f}")
+    if scores.up_to_40_words:
+        short = scores.up_to_40_words
+        lines.append(
+            f"  up to 40 words: F1 {short.f1:.2f} in {short.num_sentences:,} sentences"
+        )
+    return "\n".join(
+        [
+            *lines,
+            "  EVALB's rules: all lengths, no punctuation, ADVP = PRT",
+            f"  comparable with: {comparable_with}",
+            f"outputs that were trees without repair: {report.whole_outputs:.1f}%",
+            f"tags: {report.tagging_accuracy:.1f}% right",
+            "",
+            label_table(scores),
+            "",
+        ]
+    )

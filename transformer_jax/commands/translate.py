@@ -17,7 +17,7 @@ from transformer_jax.command_line import (
     require_writable,
 )
 from transformer_jax.commands.lines import FORMATS, Input, opened_output, paired
-from transformer_jax.data.sources import decode_lines
+from transformer_jax.data.text_files import decode_lines
 from transformer_jax.errors import UserError
 
 if TYPE_CHECKING:

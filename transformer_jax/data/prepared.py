@@ -25,6 +25,7 @@ from transformer_jax.data.tokenizer import (
     train_tokenizer,
 )
 from transformer_jax.errors import UserError
+from transformer_jax.parsing.linear import brackets_of
 
 # Pairs that a vocabulary is learned from; more do not change it noticeably.
 _SAMPLED_PAIRS = 500_000
@@ -88,6 +89,7 @@ def learned_vocabularies(
       UserError: text that cannot be read, or too little of it.
     """
     tokenizer = config.tokenizer
+    is_treebank = config.data.corpus == "treebank"
     key = digest_of(
         train.digest,
         config.model.vocab_size,
@@ -107,9 +109,12 @@ def learned_vocabularies(
         def learn() -> bytes:
             pairs = sampled()
             say(f"learning a vocabulary of {size:,} from {len(pairs):,} pairs")
-            lines = (pair[side] for side in sides for pair in pairs)
-            algorithm = tokenizer.algorithm
-            return train_tokenizer(lines, vocab_size=size, algorithm=algorithm).model
+            return train_tokenizer(
+                (pair[side] for side in sides for pair in pairs),
+                vocab_size=size,
+                algorithm=tokenizer.algorithm,
+                words=brackets_of(x[1] for x in pairs) if is_treebank else (),
+            ).model
 
         path = cache_folder(config.data) / f"vocabulary-{key}{name}"
         return Tokenizer(cached(path, learn, say))

@@ -5,19 +5,15 @@ needed, and known by a digest of its content. Validation and test are lists.
 """
 
 import array
-import contextlib
 import dataclasses
 import functools
-import gzip
 import hashlib
 import heapq
 import itertools
 import json
 import math
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -27,14 +23,16 @@ from transformer_jax.data.filtered_test import filtered_test
 from transformer_jax.data.pairs import ListedPairs, Pair, Pairs, as_line
 from transformer_jax.data.phrases import phrase_pairs
 from transformer_jax.data.progress import Say, counted
+from transformer_jax.data.text_files import file_digest, iter_lines
 from transformer_jax.data.tfds_corpus import TfdsPairs
+from transformer_jax.data.treebank import Constituents, Mixture, Treebank
 from transformer_jax.errors import UserError
+from transformer_jax.parsing.trees import Tree
 
 TSV_STRIP = " \r"  # around a line of a pair: a tab there has an empty side beside it
 
 _NUM_EVALUATION_PHRASES = 1000  # of validation and of test
 _MAX_HELD_OUT_SHARE = 0.05
-_BLOCK = 1 << 22  # bytes of a file that are decoded at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +60,8 @@ def load_split(
         raise UserError(f"no split {name!r}, expected one of {', '.join(splits)}")
     if name == "test_filtered":
         return filtered_test(config.source_language, config.target_language)
+    if config.corpus == "treebank":
+        return list(_treebank_split(config, name))
     return list(getattr(load_corpus(config, say=say), name))
 
 
@@ -78,7 +78,51 @@ def load_corpus(config: DataConfig, *, say: Say = lambda _: None) -> Corpus:
     """
     if config.corpus == "files":
         return _files(config, say)
+    if config.corpus == "treebank":
+        return _treebank(config)
     return _dataset(config) if config.corpus == "tfds" else _phrases(config)
+
+
+def load_trees(config: DataConfig, name: str) -> list[Tree]:
+    """The trees of "train", "validation" or "test" of a treebank, in order.
+
+    Raises:
+      UserError: no such split, or as `load_corpus`.
+    """
+    return list(_treebank_split(config, name).trees())
+
+
+def _treebank_split(config: DataConfig, name: str) -> Treebank:
+    """Without what is added to the training split."""
+    names = {
+        "train": config.train,
+        "validation": (config.validation,),
+        "test": (config.test,),
+    }
+    if name not in names:
+        raise UserError(
+            f"no split {name!r} of a treebank, expected one of {', '.join(names)}"
+        )
+    return Treebank.find(config, names[name])
+
+
+def validation_trees(config: DataConfig) -> list[Tree]:
+    """Of a treebank the trees that `load_corpus` gives as pairs; else none."""
+    if config.corpus != "treebank":
+        return []
+    return load_trees(config, "validation")
+
+
+def _treebank(config: DataConfig) -> Corpus:
+    treebank = _treebank_split(config, "train")
+    train: Pairs = Constituents(treebank) if config.constituents else treebank
+    if config.extra:
+        more = Treebank.find(config, (config.extra,))
+        train = Mixture(train, more, config.extra_ratio)
+    validation, test = (
+        list(_treebank_split(config, name)) for name in ("validation", "test")
+    )
+    return Corpus(train, validation, test)
 
 
 def _phrases(config: DataConfig) -> Corpus:
@@ -156,8 +200,7 @@ class FilePairs(Pairs):
         for paths in self.files:
             content.update(b"%d" % len(paths))
             for path in paths:
-                with naming_failure(str(path)), path.open("rb") as file:
-                    content.update(hashlib.file_digest(file, "sha256").digest())
+                content.update(file_digest(path))
         return content.hexdigest()
 
 
@@ -310,77 +353,3 @@ def split_pair(line: str, where: str) -> Pair:
             "a tab, target text"
         )
     return fields[0].strip(), fields[1].strip()
-
-
-def iter_lines(
-    path: Path, *, strip: str = " \t\r", may_be_blank: bool = False
-) -> Iterator[str]:
-    r"""The lines of a UTF-8 file, plain or .gz, without the outer characters `strip`.
-
-    Lines end at "\n" or "\r\n" only: U+2028, U+0085, form feeds and their like are
-    text, where `str.splitlines` would break a line and shift all that follow it.
-
-    Raises:
-      UserError: unreadable, empty, binary, or not UTF-8 (names the line); of blank
-        lines only, unless it `may_be_blank`.
-    """
-    number, has_text = 0, False
-    with opened_text(path) as file:
-        while content := file.read(_BLOCK):
-            content += file.readline()
-            lines = decode_lines(content, str(path), strip=strip, first_line=number + 1)
-            number += len(lines)
-            has_text = has_text or may_be_blank or any(lines)
-            yield from lines
-    if not has_text:
-        kind = "has blank lines only" if number else "is empty"
-        raise UserError(f"{path} {kind}, expected one sentence a line")
-
-
-@contextlib.contextmanager
-def opened_text(path: Path) -> Iterator[BinaryIO]:
-    """A file to read, plain or .gz; what that raises becomes one line with its name."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with naming_failure(str(path)), opener(path, "rb") as file:
-        yield cast(BinaryIO, file)
-
-
-def read_lines(
-    path: Path, *, strip: str = " \t\r", may_be_blank: bool = False
-) -> list[str]:
-    """The lines of a file; see `iter_lines`."""
-    return list(iter_lines(path, strip=strip, may_be_blank=may_be_blank))
-
-
-@contextlib.contextmanager
-def naming_failure(name: str) -> Iterator[None]:
-    """Turns what reading a file, plain or .gz, raises into one line with its name."""
-    try:
-        yield
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"cannot read {name}: {reason}") from error
-
-
-def decode_lines(
-    content: bytes, name: str, *, strip: str = " \t\r", first_line: int = 1
-) -> list[str]:
-    """The lines of UTF-8 `content`; an error says `name` and a line number."""
-    if first_line == 1:  # a byte order mark is not text
-        content = content.removeprefix(b"\xef\xbb\xbf")
-    if b"\0" in content:
-        line = content[: content.index(b"\0")].count(b"\n") + first_line
-        raise UserError(
-            f"{name} line {line} holds a zero byte, expected UTF-8 text: if it "
-            "is UTF-16, convert it with iconv -f utf-16 -t utf-8"
-        )
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + first_line
-        raise UserError(
-            f"{name} line {line} is not UTF-8 (byte 0x{content[error.start]:02x}): "
-            "convert it, for example with iconv -f latin1 -t utf-8"
-        ) from None
-    lines = text.removesuffix("\n").split("\n")
-    return [line.removesuffix("\r").strip(strip) for line in lines]

@@ -1,6 +1,7 @@
 """Text <-> token ids by SentencePiece; the one place that knows the special ids."""
 
 import dataclasses
+import functools
 import hashlib
 import io
 import re
@@ -12,6 +13,7 @@ import sentencepiece
 
 from transformer_jax.errors import UserError
 from transformer_jax.files import write_whole
+from transformer_jax.parsing.linear import SPACE_MARK, brackets_of
 
 PAD_ID = 0
 START_ID = 1
@@ -90,7 +92,14 @@ class Tokenizer:
 
     def starts_word(self, token_id: int) -> bool:
         """Whether the piece begins with a space."""
-        return self._processor.id_to_piece(token_id).startswith("▁")
+        return self._processor.id_to_piece(token_id).startswith(SPACE_MARK)
+
+    @functools.cached_property
+    def brackets(self) -> list[str]:
+        """The pieces that are a token of a linearised tree, without their space."""
+        pieces = self.pieces(range(self.vocab_size))
+        words = (piece[1:] for piece in pieces if piece.startswith(SPACE_MARK))
+        return brackets_of(words)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +143,11 @@ class Vocabularies:
 
 
 def train_tokenizer(
-    lines: Iterable[str], *, vocab_size: int, algorithm: str = "bpe"
+    lines: Iterable[str],
+    *,
+    vocab_size: int,
+    algorithm: str = "bpe",
+    words: Sequence[str] = (),
 ) -> Tokenizer:
     """A vocabulary of exactly `vocab_size` ids, learned from the lines.
 
@@ -145,6 +158,8 @@ def train_tokenizer(
       lines: training text.
       vocab_size: number of ids.
       algorithm: "bpe" (Sennrich et al. 2016) or "unigram" (Kudo 2018).
+      words: that are a piece each, and found before all others, such as a tree's
+        brackets.
 
     Raises:
       UserError: the text cannot fill, or the size cannot hold, a vocabulary.
@@ -169,6 +184,7 @@ def train_tokenizer(
             character_coverage=0.9999,
             normalization_rule_name="identity",
             max_sentence_length=_MAX_SENTENCE_BYTES,
+            user_defined_symbols=[f"{SPACE_MARK}{word}" for word in words],
             num_threads=1,  # more change the scores of unigram pieces
             minloglevel=2,
         )

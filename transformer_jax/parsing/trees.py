@@ -16,7 +16,7 @@ from transformer_jax.errors import UserError
 
 TOP = "TOP"  # the label of a root that has none, as in the standard clean-up
 UNKNOWN_TAG = "XX"  # of a word whose part of speech nobody gave
-_EMPTY_TAG = "-NONE-"  # of a trace or another element without words
+EMPTY_TAG = "-NONE-"  # of a trace or another element without words
 
 _BRACKETS = {
     "(": "-LRB-",
@@ -95,6 +95,32 @@ def words_of(tree: Tree) -> list[Word]:
     return [event for event in events(tree) if isinstance(event, Word)]
 
 
+def spans(tree: Tree) -> Iterator[Tree]:
+    """The tree, and in it the largest constituent over each span of several words.
+
+    >>> inner = Tree("NP", (Tree("QP", (Word("CD", "1"), Word("CD", "2"))),))
+    >>> [x.label for x in spans(Tree("TOP", (Tree("S", (inner, Word(".", "."))),)))]
+    ['TOP', 'NP']
+    """
+    left = [tree]
+    yield tree
+    while left:
+        node = left.pop()
+        parts = [part for part in node.children if isinstance(part, Tree)]
+        if len(node.children) > 1:
+            yield from (part for part in parts if not _is_one_word(part))
+        left.extend(parts)
+
+
+def _is_one_word(tree: Tree) -> bool:
+    while len(tree.children) == 1:
+        (child,) = tree.children
+        if isinstance(child, Word):
+            return True
+        tree = child
+    return False
+
+
 def cleaned(tree: Tree) -> Tree | None:
     """The tree by the standard clean-up; none if no word is left.
 
@@ -104,7 +130,7 @@ def cleaned(tree: Tree) -> Tree | None:
     kept: list[Event] = []
     for event in events(tree):
         if isinstance(event, Word):
-            if event.tag != _EMPTY_TAG:
+            if event.tag != EMPTY_TAG:
                 kept.append(event)
         elif event.kind == "open":
             kept.append(Bracket("open", bare_label(event.label)))
@@ -171,7 +197,7 @@ def read_trees(lines: Iterable[str], name: str) -> Iterator[Tree]:
       name: of the file, for errors.
 
     Raises:
-      UserError: no treebank, brackets that do not balance, an empty tree; says the line.
+      UserError: no treebank, unbalanced brackets, an empty tree; names the line.
     """
     # Of each open bracket: its line, its label if it has come, and what is in it.
     open_: list[tuple[int, list[str], list[Tree | Word]]] = []

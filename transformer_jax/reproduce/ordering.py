@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer_jax.reproduce.runs import Results
+from transformer_jax.reproduce.results import Results, TranslationResult
 from transformer_jax.tables import TABLE_3, Variation
 
 # What is compared with the paper: our figure, the paper's, and which is better.
@@ -128,7 +128,7 @@ def _groups() -> dict[str, list[Variation]]:
     return {**groups, "all": list(TABLE_3)}
 
 
-def compare_rows(results: Results) -> dict[str, dict[str, Ordering]]:
+def compare_rows(results: Results[TranslationResult]) -> dict[str, dict[str, Ordering]]:
     """The ordering of Table 3's rows, by group and measure."""
     orderings = {}
     for group, rows in _groups().items():
@@ -147,7 +147,7 @@ def compare_rows(results: Results) -> dict[str, dict[str, Ordering]]:
 
 
 def in_words(
-    orderings: Mapping[str, Mapping[str, Ordering]], results: Results
+    orderings: Mapping[str, Mapping[str, Ordering]], results: Results[TranslationResult]
 ) -> list[str]:
     """Lines of Markdown on what `compare_rows` says of these results."""
     text = (
@@ -180,7 +180,9 @@ def in_words(
     return lines
 
 
-def _rankings(run: Sequence[Variation], measure: str, results: Results) -> list[str]:
+def _rankings(
+    run: Sequence[Variation], measure: str, results: Results[TranslationResult]
+) -> list[str]:
     ours, theirs, is_lower = _MEASURES[measure]
     printed = {row.row: getattr(row, theirs) for row in run}
     means = {

@@ -15,12 +15,12 @@ from typing import Any
 import jax
 
 from transformer_jax.benchmark import matmul_rate
-from transformer_jax.config import ExperimentConfig
+from transformer_jax.config import ExperimentConfig, freeze
 from transformer_jax.cost import paper_flops, run_flops
 from transformer_jax.data.sources import load_split
-from transformer_jax.evaluation import evaluate
 from transformer_jax.files import write_whole
 from transformer_jax.models import num_parameters
+from transformer_jax.reproduce.results import AnyResult, Results
 from transformer_jax.training.loop import train
 from transformer_jax.training.progress import say
 from transformer_jax.training.workdir import check_workdir
@@ -29,45 +29,22 @@ from transformer_jax.translation import Translator
 _RESULT = "result.json"  # in the folder of a run
 
 
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """What a finished run is: its scores, its size and its cost."""
-
-    seed: int
-    split: str  # that was scored
-    steps: int  # of the newest checkpoint
-    averaged_checkpoints: int
-    parameters: int
-    perplexity: float  # per word piece, not smoothed
-    perplexity_per_word: float
-    sacrebleu: float
-    sacrebleu_signature: str
-    bleu_paper: float  # tokenised, by the paper's measure
-    training_s: float  # median step time * steps: compiling and validation left out
-    matmul_rate: float  # FLOP/s of all devices
-    time_flops: float  # training_s * matmul_rate, the paper's method
-    model_flops: float  # counted, forward and backward
-    date: str  # UTC, of the scoring
-    machine: str
-
-
-Results = dict[str, list[Result]]  # by row, one of each seed
-
-
 def run_rows(
     experiments: Mapping[str, ExperimentConfig],
     folder: Path,
     *,
+    kind: type[AnyResult],
     rows: Collection[str],
     split: str,
     num_seeds: int,
-    report: Callable[[Results], None],
-) -> Results:
+    report: Callable[[Results[AnyResult]], None],
+) -> Results[AnyResult]:
     """Trains and scores rows with each seed; what is finished already is read.
 
     Args:
       experiments: of all rows of the table, at the scale to run.
       folder: each run gets a folder ROW-SEED in it.
+      kind: of result, which says how a trained model is scored.
       rows: to run; of the others, only what was finished before is read.
       split: to score, "validation" or "test".
       num_seeds: seeds are 0, 1, ...; a round of all rows for each.
@@ -77,13 +54,13 @@ def run_rows(
       UserError: before any run, if the text of one is missing or its folder is that of
         another config.
     """
-    results: Results = {row: [] for row in experiments}
+    results: Results[AnyResult] = {row: [] for row in experiments}
     waiting = []
     for seed in range(num_seeds):
         for row, experiment in experiments.items():
             config = dataclasses.replace(experiment, seed=seed)
             workdir = folder / f"{row}-{seed}"
-            known = _known(config, workdir, split)
+            known = _known(config, workdir, split, kind)
             if known is not None:
                 results[row].append(known)
             elif row in rows:
@@ -107,11 +84,8 @@ def run_rows(
             f"== run {place} of {num_all}: row {row}, seed {config.seed}; "
             f"{passed / 60:.1f} min so far{ahead}"
         )
-        result = _run(config, workdir, split)
-        say(
-            f"row {row}, seed {config.seed}: perplexity {result.perplexity:.3f}, BLEU "
-            f"{result.bleu_paper:.1f}, sacreBLEU {result.sacrebleu:.1f}"
-        )
+        result = _run(config, workdir, split, kind)
+        say(f"row {row}, seed {config.seed}: {result.in_words()}")
         results[row].append(result)
         results[row].sort(key=lambda result: result.seed)
         report(results)
@@ -131,18 +105,22 @@ def _say_cost(
     )
 
 
-def _known(config: ExperimentConfig, workdir: Path, split: str) -> Result | None:
+def _known(
+    config: ExperimentConfig, workdir: Path, split: str, kind: type[AnyResult]
+) -> AnyResult | None:
     """The result of an earlier run of just this, if there is one."""
     path = workdir / _RESULT
     if not path.exists():
         return None
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
-        result = Result(**stored["result"])
-        is_of_this = stored["config"] == _identity(config) and result.split == split
+        result = kind(**stored["result"])
+        # Keys that the config did not have then had the values that are now default.
+        before = freeze(stored["config"])
     except (ValueError, TypeError, KeyError):
         # Damaged, or by another version of this file: scored again, not trained again.
         return None
+    is_of_this = _identity(before) == _identity(config) and result.split == split
     return result if is_of_this else None
 
 
@@ -152,35 +130,30 @@ def _identity(config: ExperimentConfig) -> dict[str, Any]:
     return values
 
 
-def _run(config: ExperimentConfig, workdir: Path, split: str) -> Result:
+def _run(
+    config: ExperimentConfig, workdir: Path, split: str, kind: type[AnyResult]
+) -> AnyResult:
     train(config, workdir)
-    pairs = load_split(config.data, split)
-    say(f"Translating the {len(pairs)} sentences of {split}.")
     # Of as many checkpoints as the row says: one in Table 3.
     translator = Translator.from_workdir(workdir, "average")
-    scores, losses, hypotheses = evaluate(translator, pairs, config)
-    text = "".join(f"{hypothesis}\n" for hypothesis in hypotheses)
-    write_whole(workdir / f"{split}.txt", text.encode())
-    assert losses.perplexity_per_word is not None  # `evaluate` counts the words
+    scores, outputs = kind.scored(translator, config, split)
+    text = "".join(f"{output}\n" for output in outputs)
+    write_whole(workdir / f"{split}.{kind.suffix}", text.encode())
     training_s = _step_time(workdir) * translator.steps[-1]
     rate = _machine_rate(config)
-    result = Result(
+    result = kind(
         seed=config.seed,
         split=split,
         steps=translator.steps[-1],
         averaged_checkpoints=len(translator.steps),
         parameters=num_parameters(config.model),
-        perplexity=losses.perplexity,
-        perplexity_per_word=losses.perplexity_per_word,
-        sacrebleu=scores.sacrebleu,
-        sacrebleu_signature=scores.sacrebleu_signature,
-        bleu_paper=scores.bleu_paper,
         training_s=training_s,
         matmul_rate=rate,
         time_flops=paper_flops(training_s / 3600, num_chips=1, tflops=rate / 1e12),
         model_flops=run_flops(config),
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         machine=_machine(),
+        **scores,
     )
     stored = {"config": _identity(config), "result": dataclasses.asdict(result)}
     write_whole(workdir / _RESULT, f"{json.dumps(stored, indent=2)}\n".encode())

@@ -72,6 +72,17 @@ SCALES = {
 }
 NAMES = ("paper", *SCALES)
 
+# What a parser's small experiment becomes at the scale smoke: minutes on two CPU cores.
+_SMOKE_PARSER = {
+    "model": {"num_layers": 2, "d_model": 64, "d_k": 16, "d_v": 16, "d_ff": 128},
+    "training": {"steps": 400, "batch_tokens": 2048, "log_every_steps": 40},
+    "optimizer": {"factor": 0.32, "warmup_steps": 100, "cooldown_steps": 200},
+    "validation": {"every_steps": 200, "bleu_sentences": 0, "metric": "loss"},
+    "checkpoint": {"every_steps": 20, "keep_last": 5, "average_last": 5},
+}
+_TREES = ("", ".mrg", ".mrg.gz", ".list")  # of a folder or file of trees
+_SECTIONS = tuple(f"{section:02}" for section in range(2, 24))
+
 
 def scaled(paper: ExperimentConfig, name: str, folder: str) -> ExperimentConfig:
     """The paper's experiment at a scale.
@@ -108,6 +119,24 @@ def scaled(paper: ExperimentConfig, name: str, folder: str) -> ExperimentConfig:
         validation=validation,
         checkpoint=dataclasses.replace(paper.checkpoint, every_steps=every_steps),
     )
+
+
+def scaled_parser(config: ExperimentConfig, name: str, folder: str) -> ExperimentConfig:
+    """A parser's experiment at a scale.
+
+    Args:
+      config: of configs/parsing.py, or of parsing_sample.py where the scale is not
+        "paper".
+      name: one of `NAMES`; "smoke" makes it smaller and shorter, the others change
+        nothing but the folder.
+      folder: `data.dir`.
+    """
+    changes = {"data": {"dir": folder}, **(_SMOKE_PARSER if name == "smoke" else {})}
+    groups = {
+        group: dataclasses.replace(getattr(config, group), **values)
+        for group, values in changes.items()
+    }
+    return dataclasses.replace(config, **groups)
 
 
 def _model(paper: TransformerConfig, scale: Scale) -> TransformerConfig:
@@ -178,3 +207,29 @@ def _require_multi30k(data_dir: str, languages: Sequence[str]) -> None:
                     f"with {', '.join(_MULTI30K)} as .en and "
                     f".{' and .'.join(languages)} (or .gz)"
                 )
+
+
+def require_treebank(name: str, data_dir: str, extra: Sequence[str]) -> None:
+    """Refuses, before long work, a folder without a scale's trees.
+
+    Args:
+      name: of the scale: `paper` reads the WSJ, the others free trees.
+      data_dir: the folder given; "" = none.
+      extra: names of parsed text that must be there too.
+
+    Raises:
+      UserError: it is not there.
+    """
+    expected = (
+        "the folder of the Penn Treebank's WSJ, with its sections 02 to 23"
+        if name == "paper"
+        else "a folder of free trees with train and dev, each as .mrg or .mrg.gz, such "
+        "as NLTK's sample of the WSJ"
+    )
+    for part in (*(_SECTIONS if name == "paper" else ("train", "dev")), *extra):
+        paths = (Path(data_dir) / f"{part}{suffix}" for suffix in _TREES)
+        if not data_dir or not any(map(Path.exists, paths)):
+            given = f"--data_dir {data_dir} has no {part}" if data_dir else ""
+            raise UserError(
+                f"{given or 'no --data_dir'}: table4 at --scale={name} needs {expected}"
+            )

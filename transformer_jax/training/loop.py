@@ -21,7 +21,7 @@ from transformer_jax.cost import spent_cost
 from transformer_jax.data.pairs import Pair, Pairs
 from transformer_jax.data.pipeline import TrainingBatches, prefetch
 from transformer_jax.data.prepared import prepare, require_examples
-from transformer_jax.data.sources import load_corpus
+from transformer_jax.data.sources import load_corpus, validation_trees
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Vocabularies
 from transformer_jax.errors import UserError
@@ -107,6 +107,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
         vocabularies,
         examples=_validation_examples(corpus.validation, vocabularies, config),
         pairs=corpus.validation,
+        trees=validation_trees(config.data),
     )
 
     with contextlib.ExitStack() as stack:

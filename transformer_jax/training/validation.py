@@ -2,7 +2,9 @@
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -10,8 +12,14 @@ from transformer_jax.config import ExperimentConfig
 from transformer_jax.data.pairs import Pair
 from transformer_jax.data.store import TokenStore
 from transformer_jax.data.tokenizer import Vocabularies
-from transformer_jax.evaluation import LossEvaluator, translate_and_score
+from transformer_jax.evaluation import (
+    LossEvaluator,
+    parse_and_score,
+    translate_and_score,
+)
 from transformer_jax.inference import Searcher
+from transformer_jax.parser import TreeParser
+from transformer_jax.parsing.trees import Tree, one_line
 from transformer_jax.processes import is_first
 from transformer_jax.sharding import replicated
 from transformer_jax.training.program import TrainingProgram
@@ -39,7 +47,7 @@ class Best:
 
 
 class Validator:
-    """Loss, BLEU and samples on the validation set."""
+    """Loss, BLEU or F1, and samples on the validation set."""
 
     def __init__(
         self,
@@ -50,6 +58,7 @@ class Validator:
         *,
         examples: TokenStore,
         pairs: list[Pair],
+        trees: Sequence[Tree] = (),
     ) -> None:
         """Gets ready; nothing is computed yet.
 
@@ -60,6 +69,7 @@ class Validator:
           vocabularies: source and target.
           examples: what the loss is measured on.
           pairs: raw text; the first `validation.bleu_sentences` are translated.
+          trees: of a treebank, in the place of the pairs: its first are parsed.
         """
         self._loss = LossEvaluator(
             program.model,
@@ -70,6 +80,7 @@ class Validator:
         pairs = [pair for pair in pairs if all(pair)]
         self._pairs = pairs[: config.validation.bleu_sentences]
         self._config = config
+        self._trees = trees[: config.validation.bleu_sentences]
         self._samples = workdir / "samples"
         self._searcher = Searcher([program.model], [], program.mesh)
         self._translator = Translator(
@@ -90,31 +101,57 @@ class Validator:
             "valid/negative_log_likelihood": report.negative_log_likelihood,
             "valid/perplexity": report.perplexity,
         }
-        score = -report.loss
         if self._pairs:
             self._searcher.params = (params,)
-            outputs, scores = translate_and_score(
-                self._translator, self._pairs, self._config.data.target_language
-            )
-            metrics["valid/bleu"] = scores.sacrebleu
-            if self._config.validation.metric == "bleu":
-                score = scores.sacrebleu
+            samples, scores = self._parsed() if self._trees else self._translated()
+            metrics |= scores
             self._searcher.params = ()  # not kept until the next validation
-            self._write_samples(outputs, step)
+            self._write_samples(samples, step)
+        by = self._config.validation.metric
+        score = -report.loss if by == "loss" else metrics[f"valid/{by}"]
         progress.write(step, metrics)
         shown = "  ".join(f"{k} {v:.4g}" for k, v in metrics.items() if "neg" not in k)
         say(f"step {step}  {shown}  ({time.perf_counter() - start:.1f} s)")
         return score
 
-    def _write_samples(self, outputs: list[str], step: int) -> None:
+    def _translated(self) -> tuple[list["_Sample"], dict[str, float]]:
+        outputs, scores = translate_and_score(
+            self._translator, self._pairs, self._config.data.target_language
+        )
         samples = [
-            f"  source     {source}\n  reference  {reference}\n  output     {output}"
+            _Sample(source, reference, output)
             for (source, reference), output in zip(self._pairs, outputs, strict=True)
         ]
-        for sample in samples[: self._config.validation.num_samples]:
+        return samples, {"valid/bleu": scores.sacrebleu}
+
+    def _parsed(self) -> tuple[list["_Sample"], dict[str, float]]:
+        parses, report = parse_and_score(TreeParser(self._translator), self._trees)
+        samples = [
+            _Sample(" ".join(parse.words), one_line(gold), one_line(parse.tree))
+            for parse, gold in zip(parses, self._trees, strict=True)
+            if parse.tree is not None
+        ]
+        return samples, {
+            "valid/f1": report.scores.f1,
+            "valid/whole_outputs": report.whole_outputs,
+        }
+
+    def _write_samples(self, samples: Sequence["_Sample"], step: int) -> None:
+        shown = [
+            f"  source     {sample.source}\n  reference  {sample.reference}\n"
+            f"  output     {sample.output}"
+            for sample in samples
+        ]
+        for sample in shown[: self._config.validation.num_samples]:
             say(sample)
         if not is_first():
             return
         self._samples.mkdir(exist_ok=True)
-        text = "".join(f"{sample}\n\n" for sample in samples)
+        text = "".join(f"{sample}\n\n" for sample in shown)
         (self._samples / f"{step}.txt").write_text(text, encoding="utf-8")
+
+
+class _Sample(NamedTuple):
+    source: str
+    reference: str
+    output: str

@@ -1,0 +1,56 @@
+"""A parser from the free sample of the Penn Treebank, to see Section 6.3 run.
+
+Command: python train.py --config=configs/parsing_sample.py --config.data.dir=DIR
+  Words instead of their tags in the trees: --config=configs/parsing_sample.py:words
+Data: DIR holds train.mrg and dev.mrg (or .gz). NLTK distributes the sample as its
+corpus package `treebank`, combined/*.mrg: any files of it can be one, or be named, one
+a line, in DIR/train.list and DIR/dev.list. Ours are 3,396 trees to train on and 273.
+Hardware and time: PLACE
+Expected score: PLACE
+Not comparable with Table 4: other sentences, and a twelfth of the training trees.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax.config import base_config, require_row
+
+
+def get_config(row: str = "") -> ConfigDict:
+    """1.8M parameters."""
+    require_row("parsing_sample.py", row, ("words",))
+    config: Any = base_config()
+
+    config.model.vocab_size = 3000
+    config.model.num_layers = 3
+    config.model.d_model = 128
+    config.model.d_ff = 512
+    config.model.num_heads = 4
+    config.model.attention_dropout_rate = 0.1
+    config.model.max_length = 256
+    # Faster on CPUs with bfloat16 instructions, slower on others: see multi30k.py.
+    config.model.matmul_dtype = "bfloat16"
+
+    config.data.corpus = "treebank"
+    config.data.target_language = "tree"
+    config.data.validation = "dev"
+    config.data.test = "dev"
+    config.data.constituents = True  # short examples first teach which word is next
+
+    config.training.steps = 10_000
+    config.training.batch_tokens = 2048
+
+    # Peak rate (128 * 400)^-0.5 = 0.0044.
+    config.optimizer.warmup_steps = 400
+    config.optimizer.cooldown_steps = 4000
+
+    config.validation.every_steps = 1000
+    config.validation.bleu_sentences = 64
+    config.validation.metric = "f1"
+    config.checkpoint.every_steps = 500
+    config.decoding.max_extra_length = 300
+
+    if row == "words":
+        config.data.leaves = "words"
+    return config

@@ -1,0 +1,151 @@
+"""The TreeParser: words in, trees over exactly these words out, and their scores."""
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from transformer_jax.config import DataConfig
+from transformer_jax.errors import UserError
+from transformer_jax.evaluation import (
+    baseline_scores,
+    comparable_parsers,
+    parse_and_score,
+)
+from transformer_jax.parser import TreeParser
+from transformer_jax.parsing.trees import Tree, one_line, read_trees, words_of
+from transformer_jax.translation import Hypothesis, Translation
+
+TAGS = ["(S", "(NP", "(VP", "(NN)", "(VB)", "(.)", ")S", ")NP", ")VP"]
+WORDS = ["(S", "(NP", ")S", ")NP"]
+
+
+def trees(*texts: str) -> list[Tree]:
+    return list(read_trees(texts, "x"))
+
+
+class Canned:
+    """A translator that gives prepared outputs, whatever the sentences are."""
+
+    def __init__(self, brackets: Sequence[str], *outputs: str) -> None:
+        target = types.SimpleNamespace(brackets=list(brackets))
+        self.vocabularies = types.SimpleNamespace(target=target)
+        self.outputs = outputs
+        self.sentences: list[str] = []
+
+    def translations(
+        self, sentences: Sequence[str], *, progress: Callable[[int], object]
+    ) -> list[Translation]:
+        self.sentences = list(sentences)
+        progress(len(sentences))
+        return [
+            Translation(
+                sentence, (), (Hypothesis(text, 0.0, 0.0, (), "end"),), 1, False
+            )
+            for sentence, text in zip(sentences, self.outputs, strict=True)
+        ]
+
+
+def parser(brackets: Sequence[str], *outputs: str) -> tuple[TreeParser, Canned]:
+    canned = Canned(brackets, *outputs)
+    translator: Any = canned
+    return TreeParser(translator), canned
+
+
+def test_outputs_become_trees_over_the_words() -> None:
+    parses, canned = parser(TAGS, "(S (NP (NN) )NP (VP (VB) )VP )S", "(NP(NN)")
+    done: list[int] = []
+    first, second = parses.parse(
+        [["(", "bark"], ["a▁", "漢", "c"]], progress=done.append
+    )
+    assert canned.sentences == ["-LRB- bark", "a_ 漢 c"]
+    assert first.tree is not None
+    assert second.tree is not None
+    assert one_line(first.tree) == ("(TOP (S (NP (NN -LRB-)) (VP (VB bark))))")
+    assert one_line(second.tree) == "(TOP (NP (NN a▁) (XX 漢) (XX c)))"
+    assert (first.is_whole, second.is_whole) == (True, False)
+    assert first.words == ("(", "bark")
+    assert sum(done) == 2
+
+
+def test_leaves_show_in_the_vocabulary() -> None:
+    assert parser(TAGS)[0].leaves == "tags"
+    of_words, _ = parser(WORDS, "(S (NP a )NP b )S")
+    assert of_words.leaves == "words"
+    (parse,) = of_words.parse([["a", "b"]])
+    assert parse.tree is not None
+    assert one_line(parse.tree) == "(TOP (S (NP (XX a)) (XX b)))"
+    assert parse.is_whole
+
+
+def test_no_words_give_no_tree() -> None:
+    found, _ = parser(TAGS, "")
+    (parse,) = found.parse([[]])
+    assert parse.tree is None
+
+
+def test_a_model_without_brackets_is_no_parser() -> None:
+    with pytest.raises(UserError, match="this model is no parser: its vocabulary has"):
+        parser([])
+
+
+@pytest.mark.parametrize("word", ["", "a b", "\u00a0", "a\n"])
+def test_words_hold_no_white_space(word: str) -> None:
+    found, _ = parser(TAGS, "")
+    with pytest.raises(UserError, match="sentence 2 has the word"):
+        found.parse([["a"], ["b", word]])
+
+
+def test_a_text_is_not_taken_for_words() -> None:
+    found, _ = parser(TAGS, "")
+    with pytest.raises(TypeError, match="expected its words"):
+        found.parse(["The dog"])
+
+
+GOLD = trees(
+    "(TOP (S (NP (NN a)) (VP (VB b)) (. .)))",
+    "(TOP (S (NP (NN c) (NN d)) (VP (VB e))))",
+)
+
+
+def test_scores_of_a_parser_by_hand() -> None:
+    # Of the first all three constituents, though the tags of a word and of the full
+    # stop are wrong. Of the second, closed too early: its S and NP of c and d; for VP
+    # over e there is NP, so that 2 of 3 and 2 of 3 match.
+    found, _ = parser(
+        TAGS,
+        "(S (NP (VB) )NP (VP (VB) )VP (NN) )S",
+        "(S (NP (NN) (NN) )NP (NP (VB)",
+    )
+    _, report = parse_and_score(found, GOLD)
+    assert (report.scores.matched, report.scores.gold, report.scores.test) == (5, 6, 6)
+    assert report.scores.f1 == pytest.approx(100 * 10 / 12)
+    assert report.scores.exact_match == 50
+    assert report.scores.num_errors == 0
+    assert report.tagging_accuracy == pytest.approx(100 * 4 / 6)
+    assert report.whole_outputs == 50
+
+
+def test_baselines_by_hand() -> None:
+    scores = baseline_scores(GOLD)
+    # An S each: matched 2 of 6 in 2.
+    flat = scores["flat S"]
+    assert (flat.matched, flat.gold, flat.test) == (2, 6, 2)
+    # a (b): S and VP of b. c (d (e)): S and VP of e, and VP of d e, which gold has not.
+    branching = scores["right-branching"]
+    assert (branching.matched, branching.gold, branching.test) == (4, 6, 5)
+
+
+@pytest.mark.parametrize(
+    ("test", "number", "expected"),
+    [
+        ("23", 2416, "Table 4 of the paper: WSJ section 23"),
+        ("23", 12, "none of Table 4 of the paper: these are 12 trees of 23"),
+        ("dev", 273, "none of Table 4 of the paper: these are 273 trees of dev"),
+    ],
+)
+def test_what_may_stand_beside_table_4(test: str, number: int, expected: str) -> None:
+    data = DataConfig(corpus="treebank", test=test)
+    assert comparable_parsers(data, "test", number).startswith(expected)
+    assert words_of(GOLD[0])[2].tag == "."
