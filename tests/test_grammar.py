@@ -1,20 +1,19 @@
 """A translator that may only find trees, with a model that knows nothing of them."""
 
 import dataclasses
-import io
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import sentencepiece
 
 from transformer_jax.config import DecodingConfig, MeshConfig, TransformerConfig
-from transformer_jax.data.tokenizer import Tokenizer, Vocabularies
+from transformer_jax.data.tokenizer import Tokenizer, Vocabularies, train_tokenizer
 from transformer_jax.errors import UserError
 from transformer_jax.grammar import TreePieces
 from transformer_jax.models import Transformer
+from transformer_jax.parser import TreeParser
 from transformer_jax.sharding import make_mesh
 from transformer_jax.trained_model import TrainedModel
 from transformer_jax.translation import Translator
@@ -33,22 +32,8 @@ BRACKETS = ["(S", "(NP", ")S", ")NP", "(DT)", "(.)", "(-LRB-)"]
 
 
 def tokenizer_of(brackets: list[str]) -> Tokenizer:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the dog barked at the dogs .", "the bark"] * 3),
-        model_writer=model,
-        vocab_size=293,
-        model_type="bpe",
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        unk_id=3,
-        byte_fallback=True,
-        user_defined_symbols=[f"▁{bracket}" for bracket in brackets],
-        normalization_rule_name="identity",
-        minloglevel=2,
-    )
-    return Tokenizer(model.getvalue())
+    lines = ["the dog barked at the dogs .", "the bark"]
+    return train_tokenizer(lines, vocab_size=293, words=brackets)
 
 
 def trained(brackets: list[str]) -> TrainedModel:
@@ -151,6 +136,12 @@ def test_every_hypothesis_is_a_tree_of_tags_one_for_each_word(search, of_tags):
 def test_every_hypothesis_is_a_tree_over_the_words(search, of_words):
     for sentence, trees in zip(SENTENCES, parsed(of_words, search), strict=True):
         assert all(leaves == sentence.split() for leaves in trees)
+
+
+def test_a_parser_has_nothing_to_repair(of_words):
+    sentences = [sentence.split() for sentence in SENTENCES]
+    parser = TreeParser(of_words.with_decoding(only_trees=True))
+    assert all(parse.is_whole for parse in parser.parse(sentences))
 
 
 def test_a_source_in_two_parts_has_a_tree_for_each(of_words):

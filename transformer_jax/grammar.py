@@ -17,6 +17,7 @@ from transformer_jax.decoding.trees import (
     Grammar,
 )
 from transformer_jax.errors import UserError
+from transformer_jax.parsing.linear import SPACE_MARK
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +54,17 @@ class TreePieces:
           UserError: none opens a constituent and is closed by another.
         """
         ids = {piece: i for i, piece in enumerate(pieces)}
-        plain = ids.get("▁)", -1)
-        is_tag = [bool(re.fullmatch(r"▁\([^ ]+\)", piece)) for piece in pieces]
+        plain = ids.get(f"{SPACE_MARK})", -1)
+        is_tag = [bool(re.fullmatch(rf"{SPACE_MARK}\(.+\)", x)) for x in pieces]
         has_tags = any(is_tag)
         kinds = np.full(len(pieces), OTHER, np.int8)
         closers = np.full(len(pieces), -1, np.int32)
         for i, piece in enumerate(pieces):
-            if opened := re.fullmatch(r"▁\(([^()]+)", piece):
-                closers[i] = ids.get(f"▁){opened[1]}", plain)
+            if opened := re.fullmatch(rf"{SPACE_MARK}\(([^()]+)", piece):
+                closers[i] = ids.get(f"{SPACE_MARK}){opened[1]}", plain)
                 # What nothing closes cannot be opened.
                 kinds[i] = OPENS if closers[i] >= 0 else OTHER
-            elif piece.startswith("▁)"):
+            elif piece.startswith(f"{SPACE_MARK})"):
                 kinds[i] = CLOSES
             elif is_tag[i] or not has_tags:
                 kinds[i] = LEAF
@@ -72,7 +73,7 @@ class TreePieces:
                 "decoding.only_trees with a vocabulary without brackets, expected that "
                 "of a parser, with pieces such as (S and )S: drop it, or train on trees"
             )
-        starts = np.array([piece.startswith("▁") for piece in pieces])
+        starts = np.array([piece.startswith(SPACE_MARK) for piece in pieces])
         tables: Any = kinds, closers, starts
         return cls(Grammar(*tables), has_tags)
 
