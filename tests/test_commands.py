@@ -690,6 +690,8 @@ def test_details_have_a_number_for_each_word_piece(
         (["--sampling_topp=1.5"], ["sampling_topp is 1.5"]),
         (["--sampling_temperature=0"], ["sampling_temperature is 0"]),
         (["--sampling=maybe"], ["--sampling is maybe", "true or false"]),
+        (["--only_trees=1"], ["--only_trees is 1", "true or false"]),
+        (["--only_trees=true"], ["only_trees", "vocabular", "drop it"]),
         (["--n_best=4", "--beam_size=3", "JSONL"], ["n_best is 4", "beam_size 3"]),
         (["--min_length=6", "--max_length=6"], ["min_length is 6", "max_length 6"]),
         (["--prefix=a", "--prefixes=INPUT"], ["--prefix and --prefixes"]),

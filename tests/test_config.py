@@ -321,6 +321,11 @@ def test_best_by_bleu_needs_sentences_to_score() -> None:
         ({"max_length_factor": -0.5}, ["max_length_factor is -0.5"]),
         ({"no_repeat_ngram_size": -1}, ["no_repeat_ngram_size is -1"]),
         ({"n_best": 0}, ["n_best is 0"]),
+        ({"only_trees": True, "min_length": 3}, ["min_length is 3", "only_trees"]),
+        (
+            {"only_trees": True, "no_repeat_ngram_size": 2},
+            ["no_repeat_ngram_size is 2", "only_trees"],
+        ),
     ],
 )
 def test_a_search_that_contradicts_itself_is_one_line(values, names) -> None:
@@ -342,6 +347,7 @@ def test_a_search_that_contradicts_itself_is_one_line(values, names) -> None:
         {"min_length": 6, "max_length": 7},
         {"min_length": 500},  # without a maximum: it is raised
         {"max_length_factor": 0.0, "max_extra_length": 1},
+        {"only_trees": True, "sampling": True, "beam_size": 1, "n_best": 3},
     ],
 )
 def test_a_search_at_the_edge_of_what_is_allowed_is_built(values) -> None:

@@ -17,7 +17,7 @@ LAYERS = [
     ("training.step", "training.progress"),
     ("training.program", "training.interruption"),
     ("checkpointing",),
-    ("trained_model", "plans"),
+    ("trained_model", "plans", "grammar"),
     ("inference",),
     ("translation",),
     ("parser",),

@@ -46,6 +46,7 @@ _DECODING_FLAGS = {
     "max_length_factor": "most output tokens for each input token",
     "max_extra_length": "and so many more",
     "no_repeat_ngram_size": "no so many tokens in a row occur twice; 0 = off",
+    "only_trees": "true: of a parser, only trees over exactly the input's words",
     "sampling": "true: draw n_best translations at random; implied by the next three",
     "sampling_topk": "draw from so many most probable tokens; 0 = all",
     "sampling_topp": "draw from the most probable tokens that sum to this; 1 = all",
@@ -184,7 +185,7 @@ def decoding_changes(flags: argparse.Namespace) -> dict[str, Any]:
     """The fields of `DecodingConfig` that the flags of a translating command change."""
     values = {name: getattr(flags, name) for name in _DECODING_FLAGS}
     values = {name: value for name, value in values.items() if value is not None}
-    for name in ("early_stopping", "sampling"):
+    for name in ("early_stopping", "only_trees", "sampling"):
         if name in values:
             truth = _value(values[name], False)
             if not isinstance(truth, bool):

@@ -302,6 +302,7 @@ class DecodingConfig:
     max_length_factor: float = 1.0
     max_extra_length: int = 50
     no_repeat_ngram_size: int = 0  # no so many tokens in a row occur twice; 0 = off
+    only_trees: bool = False  # of a parser: trees over exactly the input's words
     sampling: bool = False  # draw n_best outputs at random instead of a beam search
     sampling_topk: int = 0  # from so many most probable tokens; 0 = all
     sampling_topp: float = 1.0  # from the most probable ones that sum to this; 1 = all
@@ -324,6 +325,12 @@ class DecodingConfig:
                 f"decoding.min_length is {self.min_length}, expected less than "
                 f"decoding.max_length {self.max_length}, which counts the end token too"
             )
+        for name in ("min_length", "no_repeat_ngram_size"):
+            if self.only_trees and getattr(self, name):
+                raise UserError(
+                    f"decoding.{name} is {getattr(self, name)} with "
+                    "decoding.only_trees, which may leave no tree: drop one of them"
+                )
         if not self.sampling:
             self._require_beam()
         elif self.coverage_penalty:

@@ -100,6 +100,7 @@ PAPER = (
     PaperValue("decoding.max_length_factor", "Section 6.1", 1.0),
     PaperValue("decoding.max_extra_length", "Section 6.1", 50),
     PaperValue("decoding.no_repeat_ngram_size", "Section 6.1", 0),
+    PaperValue("decoding.only_trees", "Section 6.3", False),
     PaperValue("decoding.sampling", "Section 6.1", False),
 )
 

@@ -25,6 +25,7 @@ from transformer_jax import processes
 from transformer_jax.config import DecodingConfig
 from transformer_jax.data.tokenizer import END_ID, PAD_ID, START_ID
 from transformer_jax.decoding.beam_search import Hypotheses, Search, SearchState
+from transformer_jax.decoding.trees import Grammar
 from transformer_jax.errors import UserError
 from transformer_jax.models import Transformer
 from transformer_jax.plans import (
@@ -95,12 +96,14 @@ class Searcher:
         options: DecodingConfig,
         *,
         suppressed: Sequence[Sequence[int]] = (),
+        grammar: Grammar | None = None,
     ) -> Iterator[tuple[int, Found]]:
         """Yields (number of the job, what was found) of each job, in no order.
 
         The longest sentences come first. While a caller works on what it got, the
-        devices are at work on the next.
+        devices are at work on the next. With `only_trees` there must be a grammar.
         """
+        assert options.only_trees == (grammar is not None)
         forbidden = _suppressed(suppressed)
         by_capacity: dict[int, list[int]] = {}
         for number, job in enumerate(jobs):
@@ -112,7 +115,7 @@ class Searcher:
             programs = self._programs(plan, Programs.of)
             numbers.sort(key=lambda number: -len(jobs[number].source))
             run = functools.partial(
-                _Run, self, plan, programs, jobs, options, forbidden
+                _Run, self, plan, programs, jobs, options, forbidden, grammar
             )
             yield from self._on_devices(numbers, run, at_once=plan.rows)
 
@@ -162,13 +165,20 @@ class Searcher:
             source_length=source_length,
             max_length=self.most_tokens(options, source_length),
             prefix_length=prefix_length and _rounded_up(prefix_length, _LENGTHS),
+            only_trees=options.only_trees,
         )
 
     def advance_arguments(self, plan: SearchPlan) -> tuple[Any, ...]:
         """What `SearchPlan.advance` takes, as shapes: to compile it only."""
         slots = jax.eval_shape(plan.empty, self.params)
         num_done = jax.ShapeDtypeStruct((), jnp.int32)
-        return self.params, slots, None, num_done
+        grammar: Any = None
+        if plan.only_trees:
+            vocab = (self.models[0].config.vocab_size,)
+            dtypes: Any = jnp.int8, jnp.int32, jnp.bool_
+            shapes: Any = [jax.ShapeDtypeStruct(vocab, dtype) for dtype in dtypes]
+            grammar = Grammar(*shapes)
+        return self.params, slots, None, grammar, num_done
 
     def most_tokens(self, options: DecodingConfig, source_length: int) -> int:
         """The limit of a hypothesis, in tokens, for a source of so many (ends too)."""
@@ -394,12 +404,13 @@ class _Run:
         jobs: Sequence[Job],
         options: DecodingConfig,
         suppressed: np.ndarray | None,
+        grammar: Grammar | None,
         params: Any,
         queue: deque[int],
     ) -> None:
         self._searcher, self._plan, self._programs = searcher, plan, programs
         self._params, self._jobs, self._options = params, jobs, options
-        self._suppressed, self._queue = suppressed, queue
+        self._rules, self._queue = (suppressed, grammar), queue
         self._slots = programs.empty(params)
         self._in_slot = np.full(plan.rows, -1)  # numbers of jobs; -1 = free
         # Encoded rows not yet in a slot: (row, number of the job).
@@ -477,6 +488,6 @@ class _Run:
             wanted = max(int(plan.rows * _REFILL_SHARE), 1)
             num_done = min(int(np.sum(self._in_slot < 0)) + wanted, plan.rows)
         self._slots, is_done, found = self._programs.advance(
-            self._params, self._slots, self._suppressed, np.int32(num_done)
+            self._params, self._slots, *self._rules, np.int32(num_done)
         )
         return is_done, found

@@ -28,6 +28,7 @@ from transformer_jax.decoding.beam_search import (
     is_done,
     start,
 )
+from transformer_jax.decoding.trees import NO_LEAF, Grammar
 from transformer_jax.models import Cache, Memory, Transformer
 
 Ensemble = Literal["probabilities", "log_probabilities"]
@@ -40,6 +41,7 @@ class Job:
     source: Sequence[int]
     prefix: Sequence[int] = ()
     seed: int = 0  # for sampling, below 2^64
+    leaves: Sequence[int] = ()  # of the tree that is wanted, at most one a source token
 
 
 class Slots(NamedTuple):
@@ -60,6 +62,7 @@ class SearchPlan:
     source_length: int  # most tokens of a source, end included
     max_length: int  # most tokens of a hypothesis, end included
     prefix_length: int = 0  # most tokens of a prefix
+    only_trees: bool = False
 
     def encode(self, params: Sequence[Any], source: Array) -> tuple[Memory, ...]:
         """The memories of rows [rows, any length up to `source_length`]."""
@@ -108,7 +111,13 @@ class SearchPlan:
         for row, (job, most[row]) in enumerate(jobs):
             prefixes[row, : len(job.prefix)] = job.prefix
             seeds[row] = job.seed >> 32, job.seed & 0xFFFF_FFFF
-        arrays: Any = most, np.full(self.rows, least, np.int32), prefixes, seeds
+        leaves = None
+        if self.only_trees:
+            leaves = np.full((self.rows, self.source_length), NO_LEAF, np.int32)
+            for row, (job, _) in enumerate(jobs):
+                leaves[row, : len(job.leaves)] = job.leaves
+        minima = np.full(self.rows, least, np.int32)
+        arrays: Any = most, minima, prefixes, seeds, leaves
         return Request(*arrays)
 
     def insert(
@@ -130,6 +139,7 @@ class SearchPlan:
         params: Sequence[Any],
         slots: Slots,
         suppressed: Int[Array, "sequences length"] | None,
+        grammar: Grammar | None,
         num_done: Int[Array, ""],
     ) -> tuple[Slots, Array, Hypotheses]:
         """The slots when `num_done` are done; which are; what was found in each."""
@@ -140,6 +150,7 @@ class SearchPlan:
             self.search,
             num_done=num_done,
             suppressed=suppressed,
+            grammar=grammar,
             attention=self._attention,
         )
         found = jax.tree.map(

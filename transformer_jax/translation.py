@@ -20,6 +20,7 @@ from transformer_jax.config import DecodingConfig, MeshConfig, freeze_group
 from transformer_jax.data.sentences import split_sentences
 from transformer_jax.data.tokenizer import END_ID, Tokenizer, Vocabularies
 from transformer_jax.errors import UserError
+from transformer_jax.grammar import TreePieces
 from transformer_jax.inference import Found, Searcher
 from transformer_jax.models import Transformer
 from transformer_jax.plans import Ensemble, Job
@@ -158,6 +159,7 @@ class Translator:
                 f"decoding.beam_size is {decoding.beam_size}, expected at most "
                 f"model.vocab_size {vocab_size}: lower it"
             )
+        self._trees = TreePieces.of(vocabularies) if decoding.only_trees else None
         self.searcher = searcher
         self.vocabularies = vocabularies
         self.decoding = decoding
@@ -305,9 +307,12 @@ class Translator:
 
         Raises:
           TypeError: not a list of strings.
-          UserError: prefixes that do not fit, phrases without any word piece.
+          UserError: prefixes that do not fit, phrases without any word piece; with
+            `only_trees`, either, or a bracket in a sentence.
         """
         _require_texts(sentences)
+        if self._trees:
+            self._trees.require_words(sentences, first_number)
         suppressed = self._suppressed(suppress)
         self._require_there(attention)
         lines = self._lines(sentences, split=split)
@@ -317,13 +322,17 @@ class Translator:
             for i, ids in enumerate(line.pieces):
                 prefix = prefix_ids[number] if i == 0 else []
                 self._require_room(prefix, ids, first_number + number)
-                jobs.append(Job(ids, prefix, _seed(seed, ids)))
+                leaves = self._trees.leaves(ids) if self._trees else ()
+                jobs.append(Job(ids, prefix, _seed(seed, ids), leaves))
                 owners.append(number)
         left = collections.Counter(owners)
         progress(len(lines) - len(left))
         found: list[Any] = [None] * len(jobs)
         for number, result in self.searcher.search(
-            jobs, self.decoding, suppressed=suppressed
+            jobs,
+            self.decoding,
+            suppressed=suppressed,
+            grammar=self._trees and self._trees.grammar,
         ):
             found[number] = self._hypotheses(result)
             left[owners[number]] -= 1
@@ -429,6 +438,8 @@ class Translator:
         if isinstance(prefixes, str):
             raise TypeError("got one str, expected a list of them: [prefix]")
         _require_texts(prefixes)
+        if self._trees and any(prefixes):
+            raise UserError("a prefix with decoding.only_trees: drop one of them")
         if len(prefixes) not in (0, 1, num_lines):
             raise UserError(
                 f"{len(prefixes)} prefixes for {num_lines} sentences, expected as "
@@ -454,6 +465,11 @@ class Translator:
         if isinstance(phrases, str):
             raise TypeError("got one str, expected a list of them: [phrase]")
         _require_texts(phrases)
+        if self._trees and phrases:
+            raise UserError(
+                "a suppressed phrase with decoding.only_trees, which may leave no "
+                "tree: drop one of them"
+            )
         encoded = self.vocabularies.target.encode_batch([p.strip() for p in phrases])
         for phrase, ids in zip(phrases, encoded, strict=True):
             if not ids:

@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from transformer_jax.decoding.constraints import allowed_logits
 from transformer_jax.decoding.sampling import truncated
+from transformer_jax.decoding.trees import Grammar, tree_tokens
 from transformer_jax.decoding.vocabulary import logsumexp, top_k
 
 Step = Callable[
@@ -147,6 +148,7 @@ class Request(NamedTuple):
     min_lengths: Array  # int32 [batch]: tokens before end_id is allowed
     prefixes: Array  # int32 [batch, prefix]: what each hypothesis begins with; then -1
     seeds: Array  # uint32 [batch, 2]: key data of `jax.random`, for sampling
+    leaves: Array | None = None  # int32 [batch, leaves]: of a tree, see `tree_tokens`
 
     @classmethod
     def of(
@@ -155,8 +157,9 @@ class Request(NamedTuple):
         min_lengths: Int[Array, " batch"] | None = None,
         prefixes: Int[Array, "batch prefix"] | None = None,
         seeds: UInt32[Array, "batch 2"] | None = None,
+        leaves: Int[Array, "batch leaves"] | None = None,
     ) -> "Request":
-        """The request with what is left out: no minimum, no prefix, seed 0."""
+        """The request with what is left out: no minimum, no prefix, seed 0, no tree."""
         (batch,) = max_lengths.shape
         if min_lengths is None:
             min_lengths = jnp.zeros(batch, jnp.int32)
@@ -164,7 +167,7 @@ class Request(NamedTuple):
             prefixes = jnp.full((batch, 0), -1, jnp.int32)
         if seeds is None:
             seeds = jnp.zeros((batch, 2), jnp.uint32)
-        return cls(max_lengths, min_lengths, prefixes, seeds)
+        return cls(max_lengths, min_lengths, prefixes, seeds, leaves)
 
 
 class Sentence(NamedTuple):
@@ -229,6 +232,8 @@ def beam_search(
     prefixes: Int[Array, "batch prefix"] | None = None,
     seeds: UInt32[Array, "batch 2"] | None = None,
     suppressed: Int[Array, "sequences length"] | None = None,
+    leaves: Int[Array, "batch leaves"] | None = None,
+    grammar: Grammar | None = None,
     attention: Callable[[PyTree], Float[Array, "batch beam source"]] | None = None,
 ) -> Hypotheses:
     """Returns the hypotheses of highest score, best first.
@@ -283,6 +288,10 @@ def beam_search(
       seeds: Of the sentences, for sampling: key data as of `jax.random.key_data`.
       suppressed: Sequences that no hypothesis may contain, each padded with -1 at its
         front.
+      leaves: Of the tree that each hypothesis is to be, see `tree_tokens`; needs a
+        grammar.
+      grammar: Of those trees. It leaves no room for a minimum, a prefix or what else
+        forbids tokens.
       attention: Of the cache that `step` returned: how much each hypothesis attended to
         each source token, 1 where there is nothing to attend to. Needed for a coverage
         penalty.
@@ -315,11 +324,20 @@ def beam_search(
     num_covered = 0
     if search.coverage_penalty and attention is not None:
         num_covered = jax.eval_shape(attention, cache).shape[-1]
-    request = Request.of(max_lengths, min_lengths, prefixes, seeds)
+    if (grammar is None) != (leaves is None):
+        raise ValueError("leaves and a grammar need each other, one was not given.")
+    request = Request.of(max_lengths, min_lengths, prefixes, seeds, leaves)
     state = SearchState(
         start(search, request, max_length=max_length, num_covered=num_covered), cache
     )
-    state = advance(step, state, search, suppressed=suppressed, attention=attention)
+    state = advance(
+        step,
+        state,
+        search,
+        suppressed=suppressed,
+        grammar=grammar,
+        attention=attention,
+    )
     return conclude(search, state)
 
 
@@ -367,6 +385,7 @@ def advance(
     *,
     num_done: Int[Array, ""] | int | None = None,
     suppressed: Int[Array, "sequences length"] | None = None,
+    grammar: Grammar | None = None,
     attention: Callable[[PyTree], Float[Array, "batch beam source"]] | None = None,
 ) -> SearchState:
     """The state when at least `num_done` sentences are done, by default all.
@@ -391,7 +410,7 @@ def advance(
         if search.coverage_penalty and attention is not None:
             covered = sentences.coverage + attention(cache)
             sentences = sentences._replace(coverage=covered)
-        tokens = _continuations(search, sentences, logits, suppressed)
+        tokens = _continuations(search, sentences, logits, suppressed, grammar)
         grown = jax.vmap(partial(_grow, search))(sentences, tokens)
         keep = jax.vmap(
             lambda is_over, *pair: jax.tree.map(partial(jnp.where, is_over), *pair)
@@ -434,6 +453,7 @@ def _continuations(
     sentences: Sentence,
     logits: Float[Array, "batch beam vocab"],
     suppressed: Int[Array, "sequences length"] | None,
+    grammar: Grammar | None,
 ) -> _Continuations:
     """Of each sentence, the most probable ones, best first, or random ones.
 
@@ -459,6 +479,14 @@ def _continuations(
         logits = jax.vmap(allow)(
             logits, sentences.alive_tokens, sentences.length, request.prefixes
         )
+    if grammar is not None and request.leaves is not None:
+        leads_on = jax.vmap(partial(tree_tokens, grammar, end_id=search.end_id))(
+            sentences.alive_tokens,
+            sentences.length,
+            request.leaves,
+            request.max_lengths,
+        )
+        logits = jnp.where(leads_on, logits, -jnp.inf)
     may_end = sentences.length >= request.min_lengths
     if search.sampling:
         draw = partial(_drawn, search)
