@@ -106,9 +106,10 @@ def tree_of(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> T
 
     Tokens that are a tree over the words give that tree. Otherwise
 
-    - leaves are aligned with the words at the least edit distance: of leaves "tags"
-      those of punctuation with the signs of punctuation, of "words" the words; leaves
-      too many go, and a word that is missing stands right after the one before it;
+    - leaves in another number than the words are aligned with them at the least edit
+      distance: of leaves "tags" those of punctuation with the signs of punctuation, of
+      "words" the words; leaves too many go, and a word that is missing stands right
+      after the one before it;
     - a closing token closes its label's innermost open bracket and what is open in
       that, or, where no such label is open, the innermost; with nothing open, none;
     - brackets left open are closed at the end; brackets without words go;
@@ -213,9 +214,10 @@ def _placed(
 def _aligned(wanted: Sequence[str], found: Sequence[str]) -> list[int | None]:
     """For each wanted item the index of the found one that it is aligned with, if any.
 
-    The alignment has the least edit distance (Wagner and Fischer 1974).
+    As many are a pair each; else the alignment has the least edit distance (Wagner and
+    Fischer 1974).
     """
-    if list(wanted) == list(found):
+    if len(wanted) == len(found):
         return list(range(len(wanted)))
     # distances[i][j]: of wanted[i:] and found[j:].
     distances = [[len(found) - j for j in range(len(found) + 1)]]
