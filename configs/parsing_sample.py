@@ -49,6 +49,7 @@ def get_config(row: str = "") -> ConfigDict:
     config.validation.bleu_sentences = 64
     config.validation.metric = "f1"
     config.checkpoint.every_steps = 500
+    config.decoding.length_penalty = 0.3
     config.decoding.max_extra_length = 300
 
     if row == "words":

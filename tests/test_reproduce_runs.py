@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from transformer_jax import evaluation
 from transformer_jax.__main__ import main
 from transformer_jax.command_line import load_experiment
 from transformer_jax.config import ExperimentConfig
 from transformer_jax.cost import run_flops
 from transformer_jax.data import sources
 from transformer_jax.errors import UserError
-from transformer_jax.evaluation import LossReport
+from transformer_jax.evaluation import LossReport, ParserReport
 from transformer_jax.models import num_parameters
+from transformer_jax.parsing.scores import ParseScores
 from transformer_jax.parsing.trees import Tree
 from transformer_jax.reproduce import results, runs, scales
 from transformer_jax.reproduce.results import ParsingResult, Results, TranslationResult
@@ -90,15 +92,27 @@ class Trainer:
         return scores, losses, ["ein Satz"] * len(pairs)
 
     def parse_and_score(
-        self, parser: SimpleNamespace, golds: Sequence[Tree]
-    ) -> tuple[list[SimpleNamespace], SimpleNamespace]:
+        self, parser: SimpleNamespace, golds: Sequence[Tree], **options: Any
+    ) -> tuple[list[SimpleNamespace], ParserReport]:
         self.scored.append(parser.workdir.name)
-        scores = SimpleNamespace(
-            f1=80.5, precision=81.5, recall=79.5, exact_match=20.5, num_sentences=3
+        scores = ParseScores(
+            matched=0,
+            gold=0,
+            test=0,
+            f1=80.5,
+            precision=81.5,
+            recall=79.5,
+            exact_match=20.5,
+            tagging_accuracy=100.0,
+            average_crossing=0.0,
+            num_sentences=3,
+            num_errors=0,
+            num_skipped=0,
+            labels={},
+            f1_interval=(79.0, 82.0),
+            up_to_40_words=None,
         )
-        report = SimpleNamespace(
-            scores=scores, tagging_accuracy=90.5, whole_outputs=95.5
-        )
+        report = ParserReport(scores, tagging_accuracy=90.5, whole_outputs=95.5)
         return [SimpleNamespace(tree=gold) for gold in golds], report
 
     def loss_of(self, translator: Any, pairs: Sequence[Any], config: Any) -> LossReport:
@@ -112,9 +126,9 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     monkeypatch.setattr(runs, "train", trainer.train)
     monkeypatch.setattr(runs, "Translator", trainer)
     monkeypatch.setattr(results, "evaluate", trainer.evaluate)
-    monkeypatch.setattr(results, "TreeParser", lambda translator: translator)
-    monkeypatch.setattr(results, "parse_and_score", trainer.parse_and_score)
-    monkeypatch.setattr(results, "loss_of", trainer.loss_of)
+    monkeypatch.setattr(evaluation, "TreeParser", lambda translator: translator)
+    monkeypatch.setattr(evaluation, "parse_and_score", trainer.parse_and_score)
+    monkeypatch.setattr(evaluation, "loss_of", trainer.loss_of)
     monkeypatch.setattr(runs, "num_parameters", count_parameters)
     monkeypatch.setattr(runs, "_rate", lambda kind: 1e9)
     monkeypatch.setattr(sources, "_NUM_EVALUATION_PHRASES", 3)

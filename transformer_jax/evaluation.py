@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.data.pairs import Pair
 from transformer_jax.data.pipeline import evaluation_batches
+from transformer_jax.data.sources import load_split, load_trees
 from transformer_jax.data.store import TokenStore, fate_of
 from transformer_jax.metrics import TranslationScores, score_translations
 from transformer_jax.models import Transformer
@@ -24,7 +25,7 @@ from transformer_jax.parsing.scores import (
     score_trees,
     with_tags_of,
 )
-from transformer_jax.parsing.trees import Tree, words_of
+from transformer_jax.parsing.trees import Tree, one_line, words_of
 from transformer_jax.sharding import (
     num_row_shards,
     replicated,
@@ -221,6 +222,49 @@ def parse_and_score(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class ParserEvaluation:
+    """A parser beside what needs no model, and beside the literature."""
+
+    report: ParserReport
+    baselines: Mapping[str, ParseScores]  # by name
+    comparable_with: str  # whose scores may stand beside these
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values as JSON-able types, of the baselines F1 alone."""
+        return {
+            **dataclasses.asdict(self.report.scores),
+            "tagging_accuracy": self.report.tagging_accuracy,
+            "whole_outputs": self.report.whole_outputs,
+            "baselines": {name: of_it.f1 for name, of_it in self.baselines.items()},
+            "comparable_with": self.comparable_with,
+        }
+
+
+def evaluate_parser(
+    translator: Translator,
+    config: ExperimentConfig,
+    split: str,
+    *,
+    progress: Callable[[int], object] = lambda _: None,
+) -> tuple[ParserEvaluation, LossReport, list[str]]:
+    """Scores with their interval, losses and trees of a split of a treebank.
+
+    Raises:
+      UserError: no such split, no treebank there, or the translator is no parser.
+    """
+    golds = load_trees(config.data, split)
+    parses, report = parse_and_score(
+        TreeParser(translator), golds, with_interval=True, progress=progress
+    )
+    evaluation = ParserEvaluation(
+        report, baseline_scores(golds), comparable_parsers(config.data, split, golds)
+    )
+    trees = [one_line(parse.tree) for parse in parses if parse.tree is not None]
+    loss = loss_of(translator, load_split(config.data, split), config)
+    return evaluation, loss, trees
+
+
 def baseline_scores(golds: Sequence[Tree]) -> dict[str, ParseScores]:
     """The scores of trees that need no model, by their names."""
     return {
@@ -229,12 +273,12 @@ def baseline_scores(golds: Sequence[Tree]) -> dict[str, ParseScores]:
     }
 
 
-def comparable_parsers(config: DataConfig, split: str, num_trees: int) -> str:
-    """Whose scores may stand beside a parser's of this split."""
+def comparable_parsers(config: DataConfig, split: str, golds: Sequence[Tree]) -> str:
+    """Whose scores may stand beside a parser's of the trees of this split."""
     name = ", ".join(config.train) if split == "train" else getattr(config, split)
-    if (name, num_trees) == ("23", _SECTION_23):
+    if (name, len(golds)) == ("23", _SECTION_23):
         return "Table 4 of the paper: WSJ section 23"
     return (
-        f"none of Table 4 of the paper: these are {num_trees:,} trees of {name}, there "
-        f"the {_SECTION_23:,} of WSJ section 23"
+        f"none of Table 4 of the paper: these are {len(golds):,} trees of {name}, "
+        f"there the {_SECTION_23:,} of WSJ section 23"
     )

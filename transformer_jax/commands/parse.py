@@ -25,7 +25,7 @@ _PROBLEMS = {
     "cut": "are longer than the model was trained on: cut into parts that were parsed "
     "by themselves and stand side by side under TOP",
     "repaired": "have a repaired tree: the model's own tokens were no tree over the "
-    "words",
+    "words (--only_trees=true searches among such alone)",
     "limit": "have tokens cut off at their limit (--max_extra_length raises it)",
 }
 

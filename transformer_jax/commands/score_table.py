@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from transformer_jax.evaluation import ParserReport
+from transformer_jax.evaluation import ParserEvaluation
 from transformer_jax.metrics import SCORE_NAMES, Difference, TranslationScores
-from transformer_jax.parsing.scores import ParseScores, label_table
+from transformer_jax.parsing.scores import label_table
 
 
 def score_table(
@@ -45,16 +45,9 @@ def score_table(
     return "\n".join(lines)
 
 
-def parse_table(
-    report: ParserReport, baselines: Mapping[str, ParseScores], comparable_with: str
-) -> str:
-    """Lines that give a parser's scores, and those of trees that need no model.
-
-    Args:
-      report: with an interval.
-      baselines: scores by the name of the baseline.
-      comparable_with: whose scores may stand beside these.
-    """
+def parse_table(evaluation: ParserEvaluation) -> str:
+    """Lines that give a parser's scores, and those of trees that need no model."""
+    report, baselines = evaluation.report, evaluation.baselines
     scores, width = report.scores, max(len("parser"), *map(len, baselines))
     lines = [f"{'':{width}}  precision  recall      F1  exact match  crossing"]
     for name, of_it in {"parser": scores, **baselines}.items():
@@ -74,7 +67,7 @@ def parse_table(
         [
             *lines,
             "  EVALB's rules: all lengths, no punctuation, ADVP = PRT",
-            f"  comparable with: {comparable_with}",
+            f"  comparable with: {evaluation.comparable_with}",
             f"outputs that were trees without repair: {report.whole_outputs:.1f}%",
             f"tags: {report.tagging_accuracy:.1f}% right",
             "",

@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.sources import load_split, load_trees
-from transformer_jax.evaluation import (
-    baseline_scores,
-    comparable_parsers,
-    evaluate,
-    loss_of,
-    parse_and_score,
-)
-from transformer_jax.parser import TreeParser
-from transformer_jax.parsing.trees import one_line
+from transformer_jax.data.sources import load_split
+from transformer_jax.evaluation import evaluate, evaluate_parser
 from transformer_jax.training.progress import say
 from transformer_jax.translation import Translator
 
@@ -116,23 +108,12 @@ class ParsingResult(Result):
         cls, translator: Translator, config: ExperimentConfig, split: str
     ) -> tuple[dict[str, Any], list[str]]:
         """Parses a split: see `Result`."""
-        golds = load_trees(config.data, split)
-        say(f"Parsing the {len(golds)} sentences of {split}.")
-        parses, report = parse_and_score(TreeParser(translator), golds)
-        losses = loss_of(translator, load_split(config.data, split), config)
-        baselines = baseline_scores(golds)
-        return {
-            "perplexity": losses.perplexity,
-            "f1": report.scores.f1,
-            "precision": report.scores.precision,
-            "recall": report.scores.recall,
-            "exact_match": report.scores.exact_match,
-            "tagging_accuracy": report.tagging_accuracy,
-            "whole_outputs": report.whole_outputs,
-            "num_sentences": report.scores.num_sentences,
-            "comparable_with": comparable_parsers(config.data, split, len(golds)),
-            "baselines": {name: scores.f1 for name, scores in baselines.items()},
-        }, [one_line(parse.tree) for parse in parses if parse.tree is not None]
+        say(f"Parsing the sentences of {split}.")
+        found, losses, trees = evaluate_parser(translator, config, split)
+        values = found.to_dict()
+        names = {field.name for field in dataclasses.fields(cls)} & values.keys()
+        scores = {name: values[name] for name in names}
+        return {**scores, "perplexity": losses.perplexity}, trees
 
     def in_words(self) -> str:
         """F1, and how many outputs were whole."""

@@ -70,7 +70,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
     mesh = make_mesh(config.mesh)
     if _is_finished(config, workdir):
         say(f"{workdir} is trained already: step {steps_in(workdir)[-1]}.")
-        _say_how_to_use(workdir)
+        _say_how_to_use(config, workdir)
         return
 
     # 2. Text -> batches.
@@ -211,7 +211,7 @@ def train(config: ExperimentConfig, workdir: Path) -> None:
             f"Stopped early at step {step}: {best.validations_since} validations "
             f"without a better one than {best.score:.4f}."
         )
-    _say_how_to_use(workdir)
+    _say_how_to_use(config, workdir)
 
 
 def _is_finished(config: ExperimentConfig, workdir: Path) -> bool:
@@ -285,8 +285,9 @@ def _say_model(config: ExperimentConfig, program: TrainingProgram) -> None:
     )
 
 
-def _say_how_to_use(workdir: Path) -> None:
+def _say_how_to_use(config: ExperimentConfig, workdir: Path) -> None:
+    command = "parse" if config.data.corpus == "treebank" else "translate"
     say(
-        f"The result is in {workdir}. Translate with it:\n"
-        f"  python -m transformer_jax translate --workdir={workdir}"
+        f"The result is in {workdir}. {command.capitalize()} with it:\n"
+        f"  python -m transformer_jax {command} --workdir={workdir}"
     )
