@@ -5,9 +5,11 @@ Command: python train.py --config=configs/parsing_sample.py --config.data.dir=DI
 Data: DIR holds train.mrg and dev.mrg (or .gz). NLTK distributes the sample as its
 corpus package `treebank`, combined/*.mrg: any files of it can be one, or be named, one
 a line, in DIR/train.list and DIR/dev.list. Ours are 3,396 trees to train on and 273.
-Hardware and time: PLACE
-Expected score: PLACE
-Not comparable with Table 4: other sentences, and a twelfth of the training trees.
+Hardware and time: 65 minutes (`words` 50) on 2 cores of an Intel Xeon with AMX that did
+much other work beside it; 1.7 GB of memory.
+Expected score: on dev 66.6 F1 with `evaluate.py --beam_size=21 --only_trees=true`, 63.0
+with neither; `words` 77.0 and 76.5. Not comparable with Table 4: other sentences, and a
+twelfth of the training trees.
 """
 
 from typing import Any
