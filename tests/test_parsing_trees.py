@@ -82,6 +82,17 @@ def test_constituents_that_hold_only_emptied_ones_go() -> None:
     assert clean("( (S (SBAR (S (NP (-NONE- *)))) (NN a)))") == "(TOP (S (NN a)))"
 
 
+@pytest.mark.parametrize("name", ["", "TOP", "ROOT-1"])
+def test_an_inner_bracket_that_says_nothing_goes(name: str) -> None:
+    text = f"( (S ({name} (NN a) (NN b)) (NP (NN c))))"
+    assert clean(text) == "(TOP (S (NN a) (NN b) (NP (NN c))))"
+
+
+def test_brackets_in_words_are_named_when_they_are_read() -> None:
+    (tree,) = read("(S (NN [) (NN {x}))")
+    assert [word.text for word in words_of(tree)] == ["-LSB-", "-LCB-x-RCB-"]
+
+
 def test_several_trees_on_a_line_and_one_over_many() -> None:
     trees = read("(S (NN a)) (S (NN b)) (S\n(NN\nc)\n)")
     assert [one_line(t) for t in trees] == ["(S (NN a))", "(S (NN b))", "(S (NN c))"]

@@ -134,6 +134,21 @@ def test_trees_without_a_word_are_left_out(tmp_path: Path) -> None:
     assert [pair[0] for pair in Treebank.find(config(tmp_path), ("dev",))] == ["a"]
 
 
+@pytest.mark.parametrize("extra", ["", "traces"])
+def test_trees_of_traces_alone_are_no_corpus(folder: Path, extra: str) -> None:
+    (folder / "traces.mrg").write_text("( (S (-NONE- *)) )")
+    train = ("train",) if extra else ("traces",)
+    corpus = load_corpus(config(folder, train=train, extra=extra))
+    with pytest.raises(UserError, match=r"no tree in .*traces\.mrg holds a word"):
+        list(corpus.train)
+
+
+def test_a_list_names_its_line(folder: Path) -> None:
+    (folder / "bad.list").write_text("dev\n\ngone\n")
+    with pytest.raises(UserError, match=r"bad\.list line 3: no file .*gone"):
+        Treebank.find(config(folder), ("bad",))
+
+
 def test_the_digest_is_of_content_and_form(folder: Path) -> None:
     digests = {
         Treebank.find(data, names).digest
@@ -255,3 +270,7 @@ def test_metrics_must_fit_the_corpus() -> None:
         freeze({"data": {"corpus": "treebank"}})
     with pytest.raises(UserError, match=r"validation\.metric is f1 with data\.corpus"):
         freeze({"validation": {"metric": "f1"}})
+    with pytest.raises(
+        UserError, match=r"tokenizer\.shared is False with data\.corpus"
+    ):
+        freeze({"data": {"corpus": "treebank"}, "tokenizer": {"shared": False}})

@@ -279,7 +279,7 @@ def _value(text: str, before: Any) -> Any:
     if isinstance(before, bool):
         return {"true": True, "false": False}.get(text.lower(), text)
     if isinstance(before, tuple):
-        return tuple(part.strip() for part in text.strip("()").split(",") if part)
+        return tuple(part.strip(" '\"") for part in text.strip("()").split(",") if part)
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -399,6 +399,11 @@ class ExperimentConfig:
                 f"model.max_length {self.model.max_length}: raise the latter or lower "
                 "the former"
             )
+        if self.data.corpus == "treebank" and not self.tokenizer.shared:
+            raise UserError(
+                "tokenizer.shared is False with data.corpus treebank, expected True: "
+                "one vocabulary of words and trees"
+            )
         unfit = "bleu" if self.data.corpus == "treebank" else "f1"
         if self.validation.metric == unfit:
             raise UserError(

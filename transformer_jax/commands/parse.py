@@ -26,7 +26,7 @@ _PROBLEMS = {
     "by themselves and stand side by side under TOP",
     "repaired": "have a repaired tree: the model's own tokens were no tree over the "
     "words (--only_trees=true searches among such alone)",
-    "limit": "have tokens cut off at their limit (--max_extra_length raises it)",
+    "limit": "have tokens cut off at their limit (--max_length, --max_extra_length)",
 }
 
 

@@ -55,6 +55,11 @@ def parse_table(evaluation: ParserEvaluation) -> str:
             f"{name:{width}}  {of_it.precision:9.2f}  {of_it.recall:6.2f}  "
             f"{of_it.f1:6.2f}  {of_it.exact_match:11.2f}  {of_it.average_crossing:8.2f}"
         )
+    if scores.num_errors or scores.num_skipped:
+        lines.append(
+            f"  not scored: {scores.num_errors + scores.num_skipped} of "
+            f"{scores.num_sentences:,} sentences, other words than expected"
+        )
     if scores.f1_interval:
         low, high = scores.f1_interval
         lines.append(f"  95% interval of F1: {low:.2f} to {high:.2f}")

@@ -55,11 +55,11 @@ def load_split(
     Raises:
       UserError: no such split, or as `load_corpus`.
     """
+    if config.corpus == "treebank":
+        return list(_treebank_split(config, name))
     splits = ("train", "validation", "test", "test_filtered")
     if name not in splits:
         raise UserError(f"no split {name!r}, expected one of {', '.join(splits)}")
-    if config.corpus == "treebank":
-        return list(_treebank_split(config, name))
     if name == "test_filtered":
         return filtered_test(config.source_language, config.target_language)
     return list(getattr(load_corpus(config, say=say), name))

@@ -45,7 +45,7 @@ class Treebank(Pairs):
         if not files:
             raise UserError(
                 f"{', '.join(names)} means no file in {config.dir}, expected files, "
-                "folders, lists, or sections such as 02-21"
+                "folders, lists, or sections such as 02-21, the lower first"
             )
         return cls(tuple(files), config.leaves, config.closing)
 
@@ -55,12 +55,19 @@ class Treebank(Pairs):
         Those that hold no word are left out.
 
         Raises:
-          UserError: a file that is not a treebank; names its line.
+          UserError: a file that is not a treebank (names its line), or no word in any.
         """
+        is_empty = True
         for path in self.files:
             for tree in map(cleaned, read_trees(iter_lines(path), str(path))):
                 if tree is not None:
+                    is_empty = False
                     yield tree
+        if is_empty:
+            raise UserError(
+                f"no tree in {', '.join(map(str, self.files))} holds a word, expected "
+                "more than traces"
+            )
 
     def __iter__(self) -> Iterator[Pair]:
         """From the first pair on; errors are those of `trees`."""
@@ -152,8 +159,13 @@ def _files(folder: Path, name: str) -> list[Path]:
     listed = folder / (name if name.endswith(".list") else f"{name}.list")
     if not listed.is_file():
         return _unlisted(folder, name)
-    names = filter(None, map(str.strip, iter_lines(listed)))
-    return [file for name in names for file in _unlisted(folder, name)]
+    files = []
+    for number, line in enumerate(iter_lines(listed), start=1):
+        try:
+            files += _unlisted(folder, line) if line else []
+        except UserError as error:
+            raise UserError(f"{listed} line {number}: {error}") from None
+    return files
 
 
 def _unlisted(folder: Path, name: str) -> list[Path]:
@@ -172,8 +184,9 @@ def _unlisted(folder: Path, name: str) -> list[Path]:
             return [path]
     raise UserError(
         f"no file {folder / name}, {name}.mrg, {name}.mrg.gz or {name}.list, and no "
-        "such folder: expected trees in brackets there; set --config.data.dir to the "
-        "folder and data.train, data.validation and data.test to names in it"
+        "such folder: expected trees in brackets there; set --config.data.dir "
+        "(evaluate.py: --data_dir) to the folder, and data.train, data.validation and "
+        "data.test to names in it"
     )
 
 

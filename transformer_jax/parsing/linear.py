@@ -113,7 +113,7 @@ def tree_of(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> T
     - a closing token closes its label's innermost open bracket and what is open in
       that, or, where no such label is open, the innermost; with nothing open, none;
     - brackets left open are closed at the end; brackets without words go;
-    - if no constituent is left, all words are an S.
+    - if no constituent is left, all words are an S, unless the leaves are as many.
 
     Args:
       tokens: as `linearised` makes them, with either closing.
@@ -150,7 +150,8 @@ def tree_of(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> T
             sequence.append(Bracket("open", token[1:]))
     while open_:
         close()
-    if all(isinstance(event, Word) for event in sequence):  # or there is none
+    is_bare = all(isinstance(event, Word) for event in sequence)
+    if is_bare and not len(emitted) == len(tokens) == len(words):
         unplaced = [] if emitted else [Word(UNKNOWN_TAG, escaped(x)) for x in words]
         sequence = [Bracket("open", "S"), *sequence, *unplaced, Bracket("close", "S")]
     return built([Bracket("open", TOP), *sequence, Bracket("close", TOP)])

@@ -3,7 +3,7 @@
     ( (S (NP-SBJ (DT The) (NN dog)) (VP (VBD barked)) (. .)) )
 
 A tree is walked and built by its events, in the order of the text, without recursion:
-however deep it is, no stack overflows. The format is that of Marcus et al. 1993
+however deep it is, no stack overflows (comparing two trees recurses). The format is that of Marcus et al. 1993
 (https://aclanthology.org/J93-2004).
 """
 
@@ -15,6 +15,7 @@ from typing import Literal
 from transformer_jax.errors import UserError
 
 TOP = "TOP"  # the label of a root that has none, as in the standard clean-up
+_UNNAMED = frozenset({"", TOP, "ROOT", "S1", "VROOT"})  # of brackets that say nothing
 UNKNOWN_TAG = "XX"  # of a word whose part of speech nobody gave
 EMPTY_TAG = "-NONE-"  # of a trace or another element without words
 
@@ -125,26 +126,25 @@ def cleaned(tree: Tree) -> Tree | None:
     """The tree by the standard clean-up; none if no word is left.
 
     Traces and other elements without words go, and constituents that hold nothing
-    else; labels lose function tags and indices ("NP-SBJ-1" is NP); the root is TOP.
+    else; labels lose function tags and indices ("NP-SBJ-1" is NP). The root is TOP, and
+    no other bracket is without a name of its own.
     """
     kept: list[Event] = []
     for event in events(tree):
         if isinstance(event, Word):
             if event.tag != EMPTY_TAG:
                 kept.append(event)
-        elif event.kind == "open":
-            kept.append(Bracket("open", bare_label(event.label)))
-        elif isinstance(kept[-1], Bracket) and kept[-1].kind == "open":
+            continue
+        label = bare_label(event.label)
+        if label in _UNNAMED:
+            continue
+        if event.kind == "close" and kept[-1] == Bracket("open", label):
             kept.pop()  # nothing is left between the brackets
         else:
-            kept.append(Bracket("close", bare_label(event.label)))
+            kept.append(Bracket(event.kind, label))
     if not kept:
         return None
-    if tree.label in ("", TOP, "ROOT", "S1"):
-        inner = kept[1:-1]
-    else:
-        inner = kept
-    return built([Bracket("open", TOP), *inner, Bracket("close", TOP)])
+    return built([Bracket("open", TOP), *kept, Bracket("close", TOP)])
 
 
 def bare_label(label: str) -> str:
@@ -248,7 +248,7 @@ def _closed(
     line: int, label: Sequence[str], children: Sequence[Tree | Word], where: str
 ) -> Tree | Word:
     if len(label) == 2:
-        return Word(*label)
+        return Word(label[0], escaped(label[1]))
     if not children:
         raise UserError(
             f"{where}: a bracket with {'the label ' + label[0] if label else 'nothing'}"
