@@ -3,8 +3,8 @@
     ( (S (NP-SBJ (DT The) (NN dog)) (VP (VBD barked)) (. .)) )
 
 A tree is walked and built by its events, in the order of the text, without recursion:
-however deep it is, no stack overflows (comparing two trees recurses). The format is that of Marcus et al. 1993
-(https://aclanthology.org/J93-2004).
+however deep it is, no stack overflows (to compare two, Python recurses). The format is
+that of Marcus et al. 1993 (https://aclanthology.org/J93-2004).
 """
 
 import dataclasses
