@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
+from transformer_jax.commands.score_table import parse_table
 from transformer_jax.config import DataConfig
 from transformer_jax.errors import UserError
 from transformer_jax.evaluation import (
+    ParserEvaluation,
+    ParserReport,
     baseline_scores,
     comparable_parsers,
     parse_and_score,
 )
 from transformer_jax.parser import TreeParser
+from transformer_jax.parsing.scores import score_trees
 from transformer_jax.parsing.trees import Tree, one_line, read_trees
 from transformer_jax.translation import Hypothesis, Translation
 
@@ -194,6 +198,26 @@ def test_baselines_by_hand() -> None:
     # a (b): S and VP of b. c (d (e)): S and VP of e, and VP of d e, which gold has not.
     branching = scores["right-branching"]
     assert (branching.matched, branching.gold, branching.test) == (4, 6, 5)
+
+
+def test_the_table_says_what_was_not_scored_and_what_it_compares_with() -> None:
+    other = trees("(TOP (S (NN x) (NP (NN d)) (VP (VB e))))")[0]
+    report = ParserReport(score_trees([GOLD[0], other], GOLD), 75.0, 50.0)
+    table = parse_table(ParserEvaluation(report, baseline_scores(GOLD), "nothing"))
+    lines = table.splitlines()
+    assert lines[1].split() == [
+        "parser",
+        "100.00",
+        "100.00",
+        "100.00",
+        "100.00",
+        "0.00",
+    ]
+    # 2 of 6 constituents in 2: precision 100, recall 33.33, F1 50.
+    assert lines[2].split()[2:5] == ["100.00", "33.33", "50.00"]
+    assert "  not scored: 1 of 2 sentences, other words than expected" in lines
+    assert "  comparable with: nothing" in lines
+    assert "outputs that were trees without repair: 50.0%" in lines
 
 
 @pytest.mark.parametrize(
