@@ -365,9 +365,17 @@ def run(main: Callable[[Sequence[str]], None]) -> NoReturn:
         _exit_alone(_ERROR_STATUS)
     except KeyboardInterrupt as interrupt:
         if type(interrupt) is KeyboardInterrupt:
-            _exit_alone(_INTERRUPTED_STATUS)
+            # Threads may be at work on the devices: Python's usual end crashes in them.
+            _exit_at_once(_INTERRUPTED_STATUS)
         sys.exit(_INTERRUPTED_STATUS)  # all processes stopped together
     sys.exit(0)
+
+
+def _exit_at_once(status: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(status)
 
 
 def _exit_alone(status: int) -> NoReturn:
@@ -375,6 +383,5 @@ def _exit_alone(status: int) -> NoReturn:
     processes = sys.modules.get("transformer_jax.processes")
     if processes is not None and processes.is_one_of_several():
         # A usual exit would wait for processes that wait for this one.
-        sys.stderr.flush()
-        os._exit(status)
+        _exit_at_once(status)
     sys.exit(status)
