@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     flags, _ = parser.parse(arguments)
 
     from transformer_jax.commands.score_table import parse_table, score_table
-    from transformer_jax.data.sources import load_split
+    from transformer_jax.data.sources import load_split, load_trees
     from transformer_jax.evaluation import evaluate, evaluate_parser
     from transformer_jax.trained_model import load_config
     from transformer_jax.translation import Translator
@@ -49,28 +49,26 @@ def main(arguments: Sequence[str]) -> None:
     if flags.data_dir:
         data = dataclasses.replace(config.data, dir=flags.data_dir)
         config = dataclasses.replace(config, data=data)
-    pairs = load_split(config.data, flags.split)
+    is_parser = config.data.corpus == "treebank"
+    examples: Any = (load_trees if is_parser else load_split)(config.data, flags.split)
     checkpoint = flags.checkpoint or "latest"
     translator = Translator.from_workdir(workdir, checkpoint)
     translator = translator.with_decoding(**decoding_changes(flags))
     scores: dict[str, Any]
     with tqdm(
-        total=len(pairs), unit="sentence", disable=not sys.stderr.isatty()
+        total=len(examples), unit="sentence", disable=not sys.stderr.isatty()
     ) as bar:
-        if config.data.corpus == "treebank":
+        if is_parser:
             found, loss, outputs = evaluate_parser(
-                translator, config, flags.split, progress=bar.update
+                translator, examples, config, flags.split, progress=bar.update
             )
             scores, table, suffix = found.to_dict(), parse_table(found), "mrg"
         else:
             found, loss, outputs = evaluate(
-                translator, pairs, config, progress=bar.update
+                translator, examples, config, progress=bar.update
             )
-            scores, table, suffix = (
-                dataclasses.asdict(found),
-                score_table([found]),
-                "txt",
-            )
+            scores, table = dataclasses.asdict(found), score_table([found])
+            suffix = "txt"
     details = {
         "perplexity": loss.perplexity,
         "perplexity_per_word": loss.perplexity_per_word,

@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from transformer_jax.config import DataConfig, ExperimentConfig
 from transformer_jax.data.pairs import Pair
 from transformer_jax.data.pipeline import evaluation_batches
-from transformer_jax.data.sources import load_split, load_trees
 from transformer_jax.data.store import TokenStore, fate_of
+from transformer_jax.data.treebank import pair_of
 from transformer_jax.metrics import TranslationScores, score_translations
 from transformer_jax.models import Transformer
 from transformer_jax.parser import Parse, TreeParser
@@ -243,17 +243,24 @@ class ParserEvaluation:
 
 def evaluate_parser(
     translator: Translator,
+    golds: Sequence[Tree],
     config: ExperimentConfig,
     split: str,
     *,
     progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[ParserEvaluation, LossReport, list[str]]:
-    """Scores with their interval, losses and trees of a split of a treebank.
+    """Scores with their interval, losses and parsed trees of a split of a treebank.
+
+    Args:
+      translator: that was trained as a parser.
+      golds: the trees of the split.
+      config: of the run.
+      split: its name.
+      progress: called with the number of sentences each time some are parsed.
 
     Raises:
-      UserError: no such split, no treebank there, or the translator is no parser.
+      UserError: the translator is no parser.
     """
-    golds = load_trees(config.data, split)
     parses, report = parse_and_score(
         TreeParser(translator), golds, with_interval=True, progress=progress
     )
@@ -261,8 +268,9 @@ def evaluate_parser(
         report, baseline_scores(golds), comparable_parsers(config.data, split, golds)
     )
     trees = [one_line(parse.tree) for parse in parses if parse.tree is not None]
-    loss = loss_of(translator, load_split(config.data, split), config)
-    return evaluation, loss, trees
+    data = config.data
+    pairs = [pair_of(x, leaves=data.leaves, closing=data.closing) for x in golds]
+    return evaluation, loss_of(translator, pairs, config), trees
 
 
 def baseline_scores(golds: Sequence[Tree]) -> dict[str, ParseScores]:

@@ -71,18 +71,20 @@ class Treebank(Pairs):
 
     def __iter__(self) -> Iterator[Pair]:
         """From the first pair on; errors are those of `trees`."""
-        return map(self.pair, self.trees())
-
-    def pair(self, tree: Tree) -> Pair:
-        """Words and tokens of a tree, as text."""
-        target = linearised(tree, leaves=self.leaves, closing=self.closing)
-        return sentence_of(word.text for word in words_of(tree)), " ".join(target)
+        for tree in self.trees():
+            yield pair_of(tree, leaves=self.leaves, closing=self.closing)
 
     @functools.cached_property
     def digest(self) -> str:
         """Of the content of the files, and of how trees become tokens."""
         digests = [file_digest(path).hex() for path in self.files]
         return digest_of(self.leaves, self.closing, digests)
+
+
+def pair_of(tree: Tree, *, leaves: Leaves, closing: Closing) -> Pair:
+    """Words and tokens of a tree, as text."""
+    target = linearised(tree, leaves=leaves, closing=closing)
+    return sentence_of(word.text for word in words_of(tree)), " ".join(target)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +101,9 @@ class Constituents(Pairs):
         """From the first pair on; errors are those of `Treebank.trees`."""
         for tree in self.treebank.trees():
             for part in spans(tree):
-                yield self.treebank.pair(part)
+                yield pair_of(
+                    part, leaves=self.treebank.leaves, closing=self.treebank.closing
+                )
 
     @functools.cached_property
     def digest(self) -> str:

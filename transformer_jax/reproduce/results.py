@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 from transformer_jax.config import ExperimentConfig
-from transformer_jax.data.sources import load_split
+from transformer_jax.data.sources import load_split, load_trees
 from transformer_jax.evaluation import evaluate, evaluate_parser
 from transformer_jax.training.progress import say
 from transformer_jax.translation import Translator
@@ -108,8 +108,9 @@ class ParsingResult(Result):
         cls, translator: Translator, config: ExperimentConfig, split: str
     ) -> tuple[dict[str, Any], list[str]]:
         """Parses a split: see `Result`."""
-        say(f"Parsing the sentences of {split}.")
-        found, losses, trees = evaluate_parser(translator, config, split)
+        golds = load_trees(config.data, split)
+        say(f"Parsing the {len(golds)} sentences of {split}.")
+        found, losses, trees = evaluate_parser(translator, golds, config, split)
         values = found.to_dict()
         names = {field.name for field in dataclasses.fields(cls)} & values.keys()
         scores = {name: values[name] for name in names}
