@@ -17,7 +17,7 @@ from transformer_jax.decoding.trees import (
     Grammar,
 )
 from transformer_jax.errors import UserError
-from transformer_jax.parsing.linear import SPACE_MARK
+from transformer_jax.parsing.linear import SPACE_MARK, kind_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,18 +55,21 @@ class TreePieces:
         """
         ids = {piece: i for i, piece in enumerate(pieces)}
         plain = ids.get(f"{SPACE_MARK})", -1)
-        is_tag = [bool(re.fullmatch(rf"{SPACE_MARK}\(.+\)", x)) for x in pieces]
-        has_tags = any(is_tag)
+        of_pieces = [
+            kind_of(piece[1:]) if piece.startswith(SPACE_MARK) else "word"
+            for piece in pieces
+        ]
+        has_tags = "tag" in of_pieces
         kinds = np.full(len(pieces), OTHER, np.int8)
         closers = np.full(len(pieces), -1, np.int32)
-        for i, piece in enumerate(pieces):
-            if opened := re.fullmatch(rf"{SPACE_MARK}\(([^()]+)", piece):
-                closers[i] = ids.get(f"{SPACE_MARK}){opened[1]}", plain)
+        for i, (piece, kind) in enumerate(zip(pieces, of_pieces, strict=True)):
+            if kind == "open":
+                closers[i] = ids.get(piece.replace("(", ")"), plain)
                 # What nothing closes cannot be opened.
                 kinds[i] = OPENS if closers[i] >= 0 else OTHER
-            elif piece.startswith(f"{SPACE_MARK})"):
+            elif kind == "close":
                 kinds[i] = CLOSES
-            elif is_tag[i] or not has_tags:
+            elif kind == ("tag" if has_tags else "word"):
                 kinds[i] = LEAF
         if OPENS not in kinds:
             raise UserError(

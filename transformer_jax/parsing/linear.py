@@ -33,6 +33,7 @@ from transformer_jax.parsing.trees import (
 
 Leaves = Literal["tags", "words"]
 Closing = Literal["labelled", "plain"]
+Kind = Literal["open", "close", "tag", "word", "none"]
 
 SPACE_MARK = "\u2581"  # stands for a space in word pieces
 # The words that a tag of punctuation is given to, but for rare ones.
@@ -41,7 +42,23 @@ _SIGNS = {
     **dict.fromkeys((".", "?", "!"), "."),
     **dict.fromkeys((":", ";", "--", "-", "..."), ":"),
 }
+_FORMS: dict[Kind, str] = {
+    "open": r"\([^()]+",
+    "close": r"\)[^()]*",
+    "tag": r"\([^()]+\)",
+    "word": r"[^()]*",
+}
 _PUNCTUATION = frozenset(_SIGNS.values())
+
+
+def kind_of(token: str) -> Kind:
+    """What a token is in a tree; none = it has brackets and means nothing.
+
+    >>> [kind_of(token) for token in ("(NP", ")NP", ")", "(NN)", "dog", ")(")]
+    ['open', 'close', 'close', 'tag', 'word', 'none']
+    """
+    kinds = (kind for kind, form in _FORMS.items() if re.fullmatch(form, token))
+    return next(kinds, "none")
 
 
 def linearised(tree: Tree, *, leaves: Leaves, closing: Closing) -> list[str]:
@@ -87,7 +104,7 @@ def leaves_of(brackets: Iterable[str]) -> Leaves:
     >>> leaves_of(["(NP", "(NN)", ")NP"])
     'tags'
     """
-    return "tags" if any(map(_is_tag, brackets)) else "words"
+    return "tags" if "tag" in map(kind_of, brackets) else "words"
 
 
 def tokens_of(text: str, brackets: Iterable[str]) -> list[str]:
@@ -124,8 +141,9 @@ def tree_of(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> T
     Returns:
       The tree, its root TOP.
     """
-    is_leaf = _is_tag if leaves == "tags" else _is_word
-    emitted = [token for token in tokens if is_leaf(token)]
+    kinds = [kind_of(token) for token in tokens]
+    leaf: Kind = "tag" if leaves == "tags" else "word"
+    emitted = [x for x, kind in zip(tokens, kinds, strict=True) if kind == leaf]
     placed = iter(_placed(emitted, words, leaves))
     sequence: list[Event] = []
     open_: list[str] = []
@@ -137,15 +155,15 @@ def tree_of(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> T
         else:
             sequence.append(Bracket("close", label))
 
-    for token in tokens:
-        if is_leaf(token):
+    for token, kind in zip(tokens, kinds, strict=True):
+        if kind == leaf:
             sequence.extend(next(placed))
-        elif re.fullmatch(r"\)[^()]*", token):
+        elif kind == "close":
             while token[1:] in open_ and open_[-1] != token[1:]:
                 close()
             if open_:
                 close()
-        elif re.fullmatch(r"\([^()]+", token):
+        elif kind == "open":
             open_.append(token[1:])
             sequence.append(Bracket("open", token[1:]))
     while open_:
@@ -175,17 +193,9 @@ def is_tree(tokens: Sequence[str], words: Sequence[str], *, leaves: Leaves) -> b
     ]
 
 
-def _is_tag(token: str) -> bool:
-    return re.fullmatch(r"\([^()]+\)", token) is not None
-
-
-def _is_word(token: str) -> bool:
-    return "(" not in token and ")" not in token
-
-
 def _key(token: str, leaves: Leaves) -> str:
     """A token as it is compared: words as a model writes them."""
-    if leaves == "words" and _is_word(token):
+    if leaves == "words" and kind_of(token) == "word":
         return unicodedata.normalize("NFC", sentence_of([token]))
     return token
 
