@@ -57,8 +57,10 @@ def kind_of(token: str) -> Kind:
     >>> [kind_of(token) for token in ("(NP", ")NP", ")", "(NN)", "dog", ")(")]
     ['open', 'close', 'close', 'tag', 'word', 'none']
     """
-    kinds = (kind for kind, form in _FORMS.items() if re.fullmatch(form, token))
-    return next(kinds, "none")
+    for kind, form in _FORMS.items():
+        if re.fullmatch(form, token):
+            return kind
+    return "none"
 
 
 def linearised(tree: Tree, *, leaves: Leaves, closing: Closing) -> list[str]:
